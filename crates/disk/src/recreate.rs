@@ -67,6 +67,11 @@ impl<M: Mover> Shared<M> {
         }
         *is_due = false;
         self.data_dir.set_read_only(false);
+        // The tier runs on with the manifest that it read; others could not open the directory.
+        if let Err(e) = self.data_dir.repair_manifest() {
+            let own = self.data_dir.own();
+            self.failed(&format!("cannot repair {}", own.display()), &std::io::Error::other(e));
+        }
         true
     }
 

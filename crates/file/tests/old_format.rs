@@ -19,6 +19,8 @@ use kvtier_testkit::conformance::Fixture;
 const LEN: usize = 100;
 /// The chunks of a golden directory.
 const CHUNKS: u64 = GOLDEN_CHUNKS;
+/// The lock of earlier builds, below the directory.
+const EARLIER_LOCK: &str = ".kvtier/door";
 /// The bytes that a chunk takes in layout `kvtier`.
 const FILE: u64 = 8192;
 
@@ -49,7 +51,7 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Gives a directory of this build an earlier format, as far as its names go.
 fn make_older(dir: &Path) {
     let own = dir.join(".kvtier");
-    fs::rename(own.join("lock"), own.join("door")).unwrap();
+    fs::rename(own.join("lock"), dir.join(EARLIER_LOCK)).unwrap();
     let text = fs::read_to_string(own.join("manifest")).unwrap();
     let body = text[..text.rfind("crc: ").unwrap()].replace("format: 3", "format: 2");
     let crc = kvtier_core::key::BlockSums::from_bytes(body.as_bytes()).whole();
@@ -104,7 +106,7 @@ fn a_golden_directory_of_format_2_is_refused_and_upgraded_with_all_its_chunks() 
         } else {
             assert!((0..CHUNKS).all(|n| is_hit(&f, n)));
         }
-        assert!(!dir.path().join(".kvtier/door").exists());
+        assert!(!dir.path().join(EARLIER_LOCK).exists());
     }
 }
 
@@ -133,6 +135,37 @@ fn a_directory_of_each_foreign_layout_is_upgraded_in_place() {
             assert!(matches!(f.load(&f.key(n), LEN), Loaded::Hit { .. }), "{layout} {n}");
         });
     }
+}
+
+/// A process of an earlier build that is refused has created its lock by then.
+#[test]
+fn a_damaged_manifest_beside_the_lock_of_a_refused_earlier_build_stops_no_process() {
+    let dir = golden_of_format_2("kvtier");
+    Upgrade::run(dir.path()).unwrap();
+    let own = dir.path().join(".kvtier");
+    let earlier_lock = dir.path().join(EARLIER_LOCK);
+    let damage = || {
+        fs::write(own.join("manifest"), "torn").unwrap();
+        fs::write(&earlier_lock, "").unwrap();
+    };
+    let open = || FileTier::open(config(dir.path(), Layout::Kvtier));
+    let first = Fixture::new(open().unwrap());
+    let second = Fixture::new({
+        damage();
+        open().unwrap()
+    });
+    assert!((0..CHUNKS).all(|n| is_hit(&first, n) && is_hit(&second, n)));
+    // Running tiers repair it too, also where no other process opens the directory.
+    damage();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let is_whole = || Upgrade::plan(dir.path()).is_ok();
+    while (!is_whole() || earlier_lock.exists()) && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(is_whole() && !earlier_lock.exists());
+    let statuses = [first.tier.status(), second.tier.status()];
+    let said = |reason: &String| reason.contains("manifest.damaged");
+    assert!(statuses.iter().any(|status| status.reasons.iter().any(said)), "{statuses:?}");
 }
 
 /// What a killed process leaves has the names that FORMAT.md lists. With `KVTIER_WRITE_GOLDEN=DIR`

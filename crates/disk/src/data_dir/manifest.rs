@@ -10,12 +10,11 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::BlockSums;
 
+use super::format::FORMAT;
 use super::scratch::is_scratch;
-use super::{earlier_lock, internal_files, kind_of, layout_detection};
+use super::{OPEN_WAIT_MAX, earlier_lock, internal_files, kind_of, layout_detection};
 use crate::layout::Layout;
 
-/// The format of the directories that this build opens and makes.
-pub const FORMAT: u32 = 3;
 const HEAD: &str = "kvtier directory\nformat: 3\n";
 /// Format 2 differs by the registration lock's name alone: see [`upgrade`](super::upgrade).
 const HEAD_2: &str = "kvtier directory\nformat: 2\n";
@@ -286,7 +285,9 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
     let found = Manifest::find(root)?;
     // Without a readable manifest the directory may be of an earlier build.
     let _earlier = match &found {
-        Found::Nothing | Found::Damaged(_) => earlier_lock::exclude_earlier_builds(root, own)?,
+        Found::Nothing | Found::Damaged(_) => {
+            earlier_lock::exclude_earlier_builds(root, own, OPEN_WAIT_MAX)?
+        }
         Found::Whole(_) | Found::Older { .. } => None,
     };
     let said = match found {

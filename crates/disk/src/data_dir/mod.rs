@@ -23,6 +23,7 @@ mod cap_agreement;
 mod earlier_lock;
 mod file_system;
 mod files;
+mod format;
 pub mod internal_files;
 mod layout_detection;
 pub mod manifest;
@@ -94,6 +95,15 @@ pub struct DataDir {
     damage: Mutex<Vec<String>>,
 }
 
+/// The directory's manifest, or what takes its place.
+struct StoredManifest {
+    manifest: Manifest,
+    /// Whether the file has it.
+    is_written: bool,
+    /// Locks out earlier builds while it is written anew.
+    _earlier: Option<RegistrationLock>,
+}
+
 impl DataDir {
     /// Opens or creates the directory, removes the unfinished files of dead processes, and registers
     /// this process.
@@ -122,7 +132,7 @@ impl DataDir {
         let registration =
             lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join(LOCK)))?;
         damage.extend(manifest::agree(root, &own, layout)?);
-        earlier_lock::remove_earlier_lock(&own);
+        earlier_lock::remove_unused_earlier_lock(&own);
         let last_manifest = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
             damage.extend(
@@ -315,7 +325,8 @@ impl DataDir {
             return edit(&mut manifest).map(|()| manifest);
         }
         let _registration = lock_registration_within(&own, most).map_err(fail)?;
-        let (mut manifest, is_written) = self.manifest_or_last(&own)?;
+        let StoredManifest { mut manifest, is_written, _earlier } =
+            self.manifest_or_last(&own, most)?;
         let before = manifest.clone();
         edit(&mut manifest)?;
         if manifest != before || !is_written {
@@ -325,22 +336,27 @@ impl DataDir {
         Ok(manifest)
     }
 
-    /// The stored manifest and `true`; where it was lost or damaged since, the last one and `false`.
-    /// The caller holds the registration lock.
-    fn manifest_or_last(&self, own: &Path) -> Result<(Manifest, bool), Error> {
+    /// The stored manifest; where it was lost or damaged since, the last one. Waits at most `most`
+    /// for processes of earlier builds. The caller holds the registration lock.
+    fn manifest_or_last(&self, own: &Path, most: Duration) -> Result<StoredManifest, Error> {
         let why = match Manifest::find(&self.root)? {
-            Found::Whole(manifest) => return Ok((manifest, true)),
+            Found::Whole(manifest) => {
+                return Ok(StoredManifest { manifest, is_written: true, _earlier: None });
+            }
             Found::Older { format, .. } => return Err(manifest::older(&self.root, format)),
             Found::Nothing => "was deleted".to_owned(),
             Found::Damaged(why) => why,
         };
+        // The path may name a directory of an earlier build now.
+        let _earlier = earlier_lock::exclude_earlier_builds(&self.root, own, most)?;
         let path = own.join("manifest");
         // Where it cannot be renamed, the new manifest may still replace it.
         let renamed = internal_files::rename_damaged_because(own, &path, &why);
         self.note_damage(
             renamed.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
         );
-        Ok((self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
+        let manifest = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(StoredManifest { manifest, is_written: false, _earlier })
     }
 
     /// This process's staging directory.

@@ -8,9 +8,13 @@ use std::sync::{Arc, PoisonError};
 
 use nix::sys::stat::fstat;
 
+use kvtier_core::Error;
+
+use super::earlier_lock::{EARLIER_LOCK, exclude_earlier_builds, remove_unused_earlier_lock};
+use super::manifest::{Found, Manifest};
 use super::{
-    DataDir, REGISTRATION_WAIT_MAX, StagingDir, ignore_existing, internal_files, lock_registration,
-    manifest, repair_within, shards::make_shards,
+    DataDir, REGISTRATION_WAIT_MAX, StagingDir, ignore_existing, internal_files, kind_of,
+    lock_registration, manifest, repair_within, shards::make_shards,
 };
 
 /// What was created again.
@@ -51,6 +55,9 @@ impl DataDir {
         let last = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A peer may have been faster.
         if !internal_files::exists(&own.join("manifest"))? {
+            // The path may name a directory of an earlier build that lost its manifest.
+            let _earlier = exclude_earlier_builds(&self.root, &own, REGISTRATION_WAIT_MAX)
+                .map_err(io::Error::other)?;
             last.write(&own)?;
         }
         if root.is_some() {
@@ -73,6 +80,37 @@ impl DataDir {
         let Some(root) = root else { return Ok(Recovered::Bookkeeping) };
         *self.dir.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(root.into());
         Ok(Recovered::Directory)
+    }
+
+    /// Writes a damaged manifest again as this process read or wrote it last, and removes the lock of
+    /// earlier builds where none of their processes uses it.
+    ///
+    /// # Errors
+    /// `Invalid` where a process has the directory open that may be of an earlier build, and those of
+    /// the file system. The next call tries again.
+    pub fn repair_manifest(&self) -> Result<(), Error> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        if matches!(Manifest::find(&self.root), Ok(Found::Damaged(_))) {
+            self.edit_manifest(REGISTRATION_WAIT_MAX, |_| Ok(()))?;
+        }
+        let own = self.own();
+        let removed = internal_files::exists(&own.join(EARLIER_LOCK)).and_then(|is_there| {
+            if !is_there {
+                return Ok(());
+            }
+            self.with_registration_lock(|| {
+                if matches!(Manifest::find(&self.root), Ok(Found::Whole(_))) {
+                    remove_unused_earlier_lock(&own);
+                }
+                Ok(())
+            })
+        });
+        removed.map_err(|e| {
+            let what = format!("cannot remove {}", own.join(EARLIER_LOCK).display());
+            Error::new(kind_of(&e), what).with_cause(e, "check its permissions")
+        })
     }
 
     /// Whether the path names another directory than the open one, or none.

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use kvtier_core::Clock;
 
+use super::format::FORMAT;
 use super::process_identity::Process;
 use super::{internal_files, is_local, open_rw};
 
@@ -134,11 +135,16 @@ impl Drop for StagingDir {
     }
 }
 
-/// The text of `alive`.
+/// The line of `alive` that states the directory's format. Builds of formats 1 and 2 write none.
+fn format_line() -> String {
+    format!("format: {FORMAT}")
+}
+
+/// The text of `alive`. What changes while the process lives is last.
 fn alive_text(capacity_bytes: Option<u64>) -> String {
     let process = Process::this().map(|process| format!("{}\n", process.text()));
     let cap = capacity_bytes.map(|bytes| format!("cap: {bytes}\n"));
-    format!("{ALIVE}{}{}", process.unwrap_or_default(), cap.unwrap_or_default())
+    format!("{ALIVE}{}\n{}{}", format_line(), process.unwrap_or_default(), cap.unwrap_or_default())
 }
 
 /// When this process started, in Unix milliseconds.
@@ -181,6 +187,13 @@ pub fn live_names(tmp: &Path) -> io::Result<BTreeSet<String>> {
 pub fn read_cap(tmp: &Path, name: &str) -> Option<u64> {
     let bytes = internal_files::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
     String::from_utf8(bytes).ok()?.lines().find_map(|line| line.strip_prefix("cap: ")?.parse().ok())
+}
+
+/// Whether the living process with this staging directory is certainly of a build of this format.
+pub fn is_of_this_format(tmp: &Path, name: &str) -> bool {
+    let bytes = internal_files::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX);
+    let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+    text.lines().any(|line| line == format_line())
 }
 
 /// All staging directories. Other files are ignored.

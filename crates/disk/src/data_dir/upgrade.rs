@@ -32,7 +32,8 @@ use std::time::Duration;
 use kvtier_core::{Error, ErrorKind};
 
 use super::earlier_lock::{EARLIER_LOCK, lock_earlier_within, remove_earlier_lock};
-use super::manifest::{FORMAT, Found, Manifest};
+use super::format::FORMAT;
+use super::manifest::{Found, Manifest};
 use super::{LOCK, OPEN_WAIT_MAX, is_read_only, kind_of, lock_registration_within, repair_within};
 use crate::layout::Layout;
 
@@ -128,7 +129,7 @@ mod tests {
     use std::fs;
 
     use super::super::internal_files::{self, SYNCED};
-    use super::super::{DataDir, StagingDir, open_rw};
+    use super::super::{DataDir, Recovered, StagingDir, open_rw};
     use super::*;
 
     const SOON: Duration = Duration::from_millis(5);
@@ -143,6 +144,18 @@ mod tests {
         fs::write(own.join("manifest"), format!("{text}crc: {crc:08x}\n")).unwrap();
         fs::write(own.join(EARLIER_LOCK), "").unwrap();
         (dir, own)
+    }
+
+    const FORMAT_2_NAME: &str = "host.1.1.0";
+
+    /// Registers a process as builds of format 2 did. It lives as long as the file is open.
+    fn process_of_format_2(own: &Path) -> fs::File {
+        let staging = own.join("tmp").join(FORMAT_2_NAME);
+        fs::create_dir_all(&staging).unwrap();
+        fs::write(staging.join("alive"), "locked while its process lives\ncap: 7\n").unwrap();
+        let alive = open_rw(&staging.join("alive")).unwrap();
+        alive.lock().unwrap();
+        alive
     }
 
     fn is_upgraded(root: &Path) -> bool {
@@ -221,15 +234,98 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_damaged_while_processes_of_this_build_run_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(".kvtier");
+        let running = DataDir::open(dir.path(), None).unwrap();
+        running.agree_on_cap(7, 0, false).unwrap();
+        let with_cap = Manifest { capacity_bytes: Some(7), ..Manifest::default() };
+        let damage = || {
+            fs::write(own.join(EARLIER_LOCK), "").unwrap();
+            fs::write(own.join("manifest"), "torn").unwrap();
+        };
+        // By the process that runs.
+        damage();
+        running.repair_manifest().unwrap();
+        assert_eq!(Manifest::find(dir.path()).unwrap(), Found::Whole(with_cap.clone()));
+        assert!(!own.join(EARLIER_LOCK).exists());
+        assert!(running.damage().iter().any(|said| said.contains("manifest.damaged")));
+        // By one that opens the directory before that.
+        damage();
+        let second = DataDir::open(dir.path(), None).unwrap();
+        assert!(!own.join(EARLIER_LOCK).exists());
+        assert_eq!(Manifest::find(dir.path()).unwrap(), Found::Whole(Manifest::default()));
+        drop(second);
+        // Not under a process of an earlier build.
+        damage();
+        let process = process_of_format_2(&own);
+        let calls: [&dyn Fn() -> Result<(), Error>; 3] = [
+            &|| running.repair_manifest(),
+            &|| running.agree_on_cap(8, 0, false).map(drop),
+            &|| DataDir::open(dir.path(), None).map(drop),
+        ];
+        for call in calls {
+            let e = call().unwrap_err();
+            assert!(e.to_string().contains(FORMAT_2_NAME), "{e}");
+            assert_eq!(fs::read(own.join("manifest")).unwrap(), b"torn");
+        }
+        drop(process);
+        running.repair_manifest().unwrap();
+        assert!(matches!(Manifest::find(dir.path()).unwrap(), Found::Whole(_)));
+    }
+
+    #[test]
+    fn a_lock_of_earlier_builds_goes_unless_one_of_them_uses_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(".kvtier");
+        let running = DataDir::open(dir.path(), None).unwrap();
+        let lock = open_rw(&own.join(EARLIER_LOCK)).unwrap();
+        let goes = || {
+            running.repair_manifest().unwrap();
+            !own.join(EARLIER_LOCK).exists()
+        };
+        lock.lock().unwrap();
+        assert!(!goes());
+        drop(DataDir::open(dir.path(), None).unwrap());
+        assert!(!goes());
+        lock.unlock().unwrap();
+        let process = process_of_format_2(&own);
+        assert!(!goes());
+        drop(process);
+        assert!(goes());
+    }
+
+    #[test]
+    fn a_tier_writes_no_manifest_in_another_directory_under_processes_of_an_earlier_build() {
+        let base = tempfile::tempdir().unwrap();
+        let root = base.path().join("cache");
+        let own = root.join(".kvtier");
+        let running = DataDir::open(&root, None).unwrap();
+        fs::rename(&root, base.path().join("away")).unwrap();
+        fs::create_dir(&root).unwrap();
+        internal_files::make_dirs(&own).unwrap();
+        fs::write(own.join(EARLIER_LOCK), "").unwrap();
+        let process = process_of_format_2(&own);
+        let e = running.restore().unwrap_err();
+        assert!(e.to_string().contains(FORMAT_2_NAME), "{e}");
+        let e = running.agree_on_cap(7, 0, false).unwrap_err();
+        assert!(e.to_string().contains(FORMAT_2_NAME), "{e}");
+        assert_eq!(Manifest::find(&root).unwrap(), Found::Nothing);
+        drop(process);
+        assert_eq!(running.restore().unwrap(), Recovered::Directory);
+        assert_eq!(Manifest::find(&root).unwrap(), Found::Whole(Manifest::default()));
+    }
+
+    #[test]
     fn a_damaged_manifest_of_an_earlier_build_is_replaced_when_none_of_its_processes_runs() {
         let (dir, own) = directory();
         fs::write(own.join("manifest"), "torn").unwrap();
         assert!(Upgrade::run(dir.path()).unwrap_err().to_string().contains("is damaged"));
-        let staging = StagingDir::create(&own.join("tmp")).unwrap();
+        let process = process_of_format_2(&own);
         let e = DataDir::open(dir.path(), None).unwrap_err();
-        assert!(e.to_string().contains(staging.name()), "{e}");
+        assert!(e.to_string().contains(FORMAT_2_NAME), "{e}");
         assert_eq!(fs::read(own.join("manifest")).unwrap(), b"torn");
-        drop(staging);
+        drop(process);
         drop(DataDir::open(dir.path(), None).unwrap());
         assert!(!own.join(EARLIER_LOCK).exists());
         assert_eq!(Manifest::find(dir.path()).unwrap(), Found::Whole(Manifest::default()));

@@ -1,0 +1,4 @@
+//! The format of directories: what processes that share one must agree on.
+
+/// The format of the directories that this build opens and makes.
+pub const FORMAT: u32 = 3;
