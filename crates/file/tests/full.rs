@@ -121,6 +121,26 @@ fn a_full_medium_costs_the_oldest_chunks_and_not_the_save() {
     assert!(matches!(f.load(&f.key(0), LEN), Loaded::Miss(_)));
 }
 
+/// On such a device no tier runs yet that could evict.
+#[test]
+fn a_start_on_a_completely_full_device_costs_a_few_chunks_and_succeeds() {
+    let Some(mount) = Mount::new() else { return };
+    let (tier, f) = open(mount.path());
+    f.store(&f.keys(0..10), LEN);
+    drop((tier, f));
+    // Another program takes all that is left.
+    let filler = vec![1; SIZE];
+    assert!(std::fs::write(mount.path().join("lost+found"), filler).is_err());
+    assert!(std::fs::write(mount.path().join("lost+found.1"), "more").is_err());
+    std::fs::remove_file(mount.path().join("lost+found.1")).unwrap();
+    let (tier, f) = open(mount.path());
+    let reasons = tier.status().reasons;
+    assert!(reasons.iter().any(|said| said.contains("was full when it was opened")), "{reasons:?}");
+    let hits = (0..10).filter(|n| matches!(f.load(&f.key(*n), LEN), Loaded::Hit { .. })).count();
+    assert_eq!(hits, 9);
+    assert_eq!(f.save(&f.key(20), LEN), Saved::Stored);
+}
+
 fn open_as(path: &Path, layout: Layout) -> (Arc<FileTier>, Fixture) {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
     let config =

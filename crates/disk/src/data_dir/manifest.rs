@@ -125,7 +125,8 @@ impl Manifest {
         internal_files::replace_synced(own, "manifest", self.text().as_bytes())
     }
 
-    fn text(&self) -> String {
+    /// Its text.
+    pub(super) fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
         let agreed: String =
             self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();

@@ -24,6 +24,7 @@ mod earlier_lock;
 mod file_system;
 mod files;
 mod format;
+mod full_at_open;
 pub mod internal_files;
 mod layout_detection;
 pub mod manifest;
@@ -56,6 +57,7 @@ pub use scratch::Scratch;
 pub use staging::{RemovedStale, StagingDir, draft_name, live_names};
 pub use upgrade::Upgrade;
 
+use self::full_at_open::Deleted;
 use self::manifest::Found;
 use self::shards::make_shards;
 use crate::layout::{Foreign, Layout};
@@ -89,6 +91,8 @@ pub struct DataDir {
     cap: OnceLock<u64>,
     /// What dead processes left, removed when the directory was opened. The ledger may count it.
     pub removed_stale: RemovedStale,
+    /// Whether files that the ledger counts were deleted so that the directory could be opened.
+    has_freed_space: bool,
     /// The state of a foreign layout; `None` for layout `kvtier`.
     foreign: Option<Arc<Foreign>>,
     /// Damage that was found and repaired, for the status.
@@ -106,8 +110,35 @@ struct StoredManifest {
 
 impl DataDir {
     /// Opens or creates the directory, removes the unfinished files of dead processes, and registers
-    /// this process.
+    /// this process. Where the device has no space for that, it [deletes](full_at_open) a little in
+    /// layout `kvtier`.
     pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
+        let mut deleted = Deleted::default();
+        if foreign.is_some() {
+            return Self::open_once(root, foreign, &mut deleted);
+        }
+        loop {
+            let opened = Self::open_once(root, None, &mut deleted);
+            let is_full = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full);
+            if !is_full || !deleted.delete_one(root) {
+                if let Some(said) = deleted.describe(root) {
+                    match &opened {
+                        Ok(data_dir) => data_dir.note_damage(said),
+                        Err(_) => tracing::warn!("{said}"),
+                    }
+                }
+                let has_freed_space = deleted.has_files();
+                return opened.map(|data_dir| DataDir { has_freed_space, ..data_dir });
+            }
+        }
+    }
+
+    /// Tries to open it once. Adds to `deleted` what it removed of dead processes.
+    fn open_once(
+        root: &Path,
+        foreign: Option<Foreign>,
+        deleted: &mut Deleted,
+    ) -> Result<Self, Error> {
         let at = |what: &str, path: &Path| {
             let what = format!("cannot {what} {}", path.display());
             move |e: io::Error| {
@@ -139,8 +170,9 @@ impl DataDir {
                 make_shards(root, &own).map_err(at("create the 256 directories of", root))?,
             );
         }
-        let removed_stale =
-            staging::remove_stale(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
+        deleted
+            .stale
+            .add(staging::remove_stale(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?);
         let staging =
             StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
@@ -148,7 +180,7 @@ impl DataDir {
         let data_dir = DataDir::new(root, dir.into(), last_manifest, foreign);
         *data_dir.staging.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(staging));
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        Ok(DataDir { removed_stale, ..data_dir })
+        Ok(DataDir { removed_stale: deleted.stale, ..data_dir })
     }
 
     /// Opens a directory that can only be read: creates nothing and registers no process.
@@ -187,6 +219,7 @@ impl DataDir {
             last_manifest: Mutex::new(last_manifest),
             cap: OnceLock::new(),
             removed_stale: RemovedStale::default(),
+            has_freed_space: false,
             foreign: foreign.map(Arc::new),
             damage: Mutex::default(),
         }
@@ -221,6 +254,12 @@ impl DataDir {
             };
             tracing::warn!("{} is now {now}", self.root.display());
         }
+    }
+
+    /// Whether files were removed when the directory was opened: those of dead processes, or others
+    /// for space. The ledger may count them, and peers may have listed them.
+    pub fn has_removed_files(&self) -> bool {
+        self.removed_stale.dirs > 0 || self.has_freed_space
     }
 
     /// The directory, open.

@@ -131,7 +131,7 @@ impl Cleared {
 }
 
 /// Deletes a file, or a directory that had a chunk's name, with its contents.
-fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == Io::IsADirectory => fs::remove_dir_all(path),
         other => other,

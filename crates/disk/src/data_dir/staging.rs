@@ -68,10 +68,10 @@ impl StagingDir {
                 Err(e) if e.kind() == Io::AlreadyExists => continue,
                 other => other?,
             }
-            let alive = open_rw(&path.join("alive"))?;
-            alive.lock()?;
-            alive.write_all_at(alive_text(None).as_bytes(), 0)?;
-            let dir = File::open(&path)?.into();
+            // On a full device nothing half made stays: it would take a block.
+            let undo = |_: &io::Error| drop(fs::remove_dir_all(&path));
+            let alive = create_alive(&path).inspect_err(undo)?;
+            let dir = File::open(&path).inspect_err(undo)?.into();
             let next = AtomicU64::new(0);
             let is_abandoned = AtomicBool::new(false);
             return Ok(StagingDir { path, name, dir, alive, next, is_abandoned });
@@ -133,6 +133,29 @@ impl Drop for StagingDir {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// Creates and locks the file `alive`.
+fn create_alive(staging: &Path) -> io::Result<File> {
+    let alive = open_rw(&staging.join("alive"))?;
+    alive.lock()?;
+    #[cfg(test)]
+    fail_while_full()?;
+    alive.write_all_at(alive_text(None).as_bytes(), 0)?;
+    Ok(alive)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many of this thread's next registrations find the device full.
+    pub static FULL_FOR: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+fn fail_while_full() -> io::Result<()> {
+    let left = FULL_FOR.get();
+    FULL_FOR.set(left.saturating_sub(1));
+    if left > 0 { Err(Io::StorageFull.into()) } else { Ok(()) }
 }
 
 /// The line of `alive` that states the directory's format. Builds of formats 1 and 2 write none.
@@ -212,6 +235,15 @@ pub struct RemovedStale {
     /// When the machine started, in Unix seconds, if one of the processes had started before that: it
     /// ended with a crash or a shutdown of the machine.
     pub crashed_before_s: Option<u64>,
+}
+
+impl RemovedStale {
+    /// Adds what was removed later.
+    pub fn add(&mut self, later: Self) {
+        self.dirs += later.dirs;
+        self.bytes += later.bytes;
+        self.crashed_before_s = self.crashed_before_s.or(later.crashed_before_s);
+    }
 }
 
 /// Removes the staging directories of dead processes. The caller holds the registration lock.

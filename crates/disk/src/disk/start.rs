@@ -149,7 +149,7 @@ fn count_at_start(
             ledger.recount(true, count).map(|done| LedgerCheck::new(done, false))
         }
         false => {
-            let changed = listing.has_changed_files || data_dir.removed_stale.dirs > 0;
+            let changed = listing.has_changed_files || data_dir.has_removed_files();
             let count = || data_dir.count().map(|census| census.bytes);
             ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
         }
@@ -170,7 +170,7 @@ fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::R
     let changes = ChangeLog::open(&own, is_local, clock);
     // A dead process may have published chunks without a record. The listing that follows finds
     // them.
-    if data_dir.foreign().is_none() && data_dir.removed_stale.dirs > 0 {
+    if data_dir.foreign().is_none() && data_dir.has_removed_files() {
         changes.append_lost();
         changes.settle(changes.missed());
     }
