@@ -14,12 +14,17 @@ use crate::{
 pub(crate) fn encode(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
     match id {
         KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
+            // The order and the widths of all fields are part of every digest on media: a change
+            // makes all stored chunks misses.
             out.push(1);
             field(out, model.as_bytes());
             out.extend_from_slice(&rank.0.to_le_bytes());
             out.extend_from_slice(&group.to_le_bytes());
             field(out, hash.as_bytes());
+            // The salt is a secret of a tenant, and these bytes lie on media. Keyed by the
+            // namespace, one salt has unrelated digests in two namespaces.
             let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
+            // No salt stays an empty field, and can never equal a digest of 32 bytes.
             field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });
         }
         KeyId::Engine(key) => {
@@ -38,6 +43,7 @@ fn encode_engine(key: &CacheEngineKey, out: &mut Vec<u8>) {
     field(out, key.model.as_bytes());
     out.extend_from_slice(&key.world_size.to_le_bytes());
     out.extend_from_slice(&key.worker_id.to_le_bytes());
+    // The kind comes first, so that a number and bytes of the same value are two keys.
     let (kind, bytes) = match &key.hash {
         EngineHash::Int(hash) => (u8::from(hash.is_negative()), hash.magnitude()),
         EngineHash::Bytes(hash) => (2, hash.as_bytes()),
@@ -53,6 +59,8 @@ fn encode_engine(key: &CacheEngineKey, out: &mut Vec<u8>) {
 }
 
 fn field(out: &mut Vec<u8>, bytes: &[u8]) {
+    // The length in front keeps fields apart: without it, "ab" and "c" would encode like "a" and
+    // "bc".
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }
@@ -68,6 +76,8 @@ impl KeyId {
             Some(3) => rest.layer().ok_or_else(torn)?,
             _ => return Err(torn()),
         };
+        // Left-over bytes mean other fields than these: to ignore them would give two texts one
+        // key.
         if rest.0.is_empty() { Ok(id) } else { Err(torn()) }
     }
 }
@@ -87,6 +97,8 @@ impl KeySummary {
     pub fn from_canonical(bytes: &[u8]) -> Option<Self> {
         let mut rest = Fields(bytes);
         match rest.array()? {
+            // Read here without `KeyId`: a salted key cannot be rebuilt, but its model is still
+            // known.
             [1] => {
                 let model = rest.text()?;
                 // Rank, group, and hash.
@@ -138,6 +150,7 @@ impl<'a> Fields<'a> {
             let rank = KvRank(i64::from_le_bytes(self.array()?));
             let group = u32::from_le_bytes(self.array()?);
             let hash = ChunkHash::new(self.bytes()?);
+            // All fields first, so that a torn text is called torn even if its salt is present.
             Some((model, rank, group, hash, self.bytes()?))
         };
         let (model, rank, group, hash, salt) = fields().ok_or_else(torn)?;
@@ -159,13 +172,17 @@ impl<'a> Fields<'a> {
         let kind = self.take(1)?.first().copied()?;
         let hash = self.bytes()?;
         let hash = match kind {
+            // The sign is in the kind; the bytes are the magnitude.
             0 | 1 => EngineHash::Int(PyInt::from_be_bytes(kind == 1, hash)?),
             2 => EngineHash::Bytes(ChunkHash::new(hash)),
             _ => return None,
         };
         let dtype = DType::from_name(&self.text()?)?;
+        // The constructor checks the limits again, since these bytes come from a medium.
         let key = CacheEngineKey::new(model, world, worker, hash, dtype).ok()?;
         let tags =
+            // Collecting stops at the first missing tag, so a false count cannot allocate more than
+            // there are bytes.
             (0..u32::from_le_bytes(self.array()?)).map(|_| Some((self.text()?, self.text()?)));
         key.with_tags(tags.collect::<Option<Vec<_>>>()?).ok()
     }

@@ -16,6 +16,8 @@ impl Digest {
     /// The digest of `bytes` under a `domain` of its own, so that digests of different things never
     /// collide.
     pub fn derive(domain: &str, bytes: &[u8]) -> Self {
+        // BLAKE3 mixes the domain into its initial state, so no text in `bytes` can imitate another
+        // domain.
         let mut hasher = blake3::Hasher::new_derive_key(domain);
         hasher.update(bytes);
         Digest(*hasher.finalize().as_bytes())
@@ -45,6 +47,7 @@ impl Digest {
         let mut bad = 0;
         for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
             let [high, low] = pair.map(|digit| NIBBLES[digit as usize]);
+            // A digit sets at most bits 0 to 3; 255 of a wrong one sets upper bits, which stay set.
             bad |= high | low;
             *byte = high << 4 | low & 15;
         }

@@ -38,6 +38,7 @@ pub enum DType {
 /// (type, LMCache's name, PyTorch's name, name in GDS headers, bytes).
 type Row = (DType, &'static str, &'static str, Option<&'static str>, u32);
 
+// In the order of the variants: `row` uses the variant's number, which starts at 1, as index.
 const ROWS: [Row; 14] = [
     (DType::Half, "half", "float16", Some("F16"), 2),
     (DType::BFloat16, "bfloat16", "bfloat16", Some("BF16"), 2),

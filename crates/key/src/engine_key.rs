@@ -74,7 +74,10 @@ impl CacheEngineKey {
             dtype,
             tags: Arc::new([]),
         };
+        // `@` is allowed in this model: LMCache writes such names in this mode, although it cannot
+        // read them.
         check_model(&key.model)?;
+        // A `PyInt` has its own bound.
         if let EngineHash::Bytes(bytes) = &key.hash {
             check_hash(bytes.as_bytes())?;
         }
@@ -96,6 +99,8 @@ impl CacheEngineKey {
                     "a tag's name or value is longer than {TAG_BYTES_MAX} bytes"
                 )));
             }
+            // A linear search over at most `TAGS_MAX` tags keeps the order, which the text form
+            // shows.
             match list.iter().position(|(known, _)| **known == *name) {
                 Some(at) => list[at].1 = value.into(),
                 None if list.len() < TAGS_MAX => list.push((name.into(), value.into())),

@@ -31,6 +31,7 @@ const HAS_PARENT: u16 = 1;
 const HEAD_BYTES: usize = 144;
 const CRC_BYTES: usize = 4;
 
+// Readers have buffers of this size, so no record may be longer.
 const _: () = assert!(record_bytes(BLOCKS_MAX) <= FACTS_BYTES_MAX);
 
 const fn record_bytes(blocks: usize) -> usize {
@@ -45,6 +46,7 @@ impl Facts {
         let (parent, depth) = self.parent.unwrap_or_default();
         let flags = if self.parent.is_some() { HAS_PARENT } else { 0 };
         out.extend_from_slice(&MAGIC);
+        // In the order of the table: these four lie next to each other.
         for short in [VERSION, record_bytes(self.sums.crcs().len()) as u16, flags, self.codec.0] {
             out.extend_from_slice(&short.to_le_bytes());
         }
@@ -58,6 +60,7 @@ impl Facts {
             out.extend_from_slice(digest.as_bytes());
         }
         self.sums.crcs().iter().for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
+        // Last, over everything before it.
         out.extend_from_slice(&crc32c(&out).to_le_bytes());
         out
     }
@@ -74,6 +77,8 @@ impl Facts {
     /// looked at.
     pub fn decode_prefix(bytes: &[u8]) -> Result<(Facts, usize), FactsError> {
         let (head, _) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(FactsError::Length)?;
+        // Magic and version come before the checksum: a foreign record or one of a later version is
+        // no damage, and must not be reported as such.
         if head[..8] != MAGIC {
             return Err(FactsError::Magic);
         }
@@ -82,6 +87,7 @@ impl Facts {
         }
         let len = u16_at(head, 10) as usize;
         let body_len = len.checked_sub(CRC_BYTES).ok_or(FactsError::Length)?;
+        // The length is not proven yet, so it is bounded before the checksum reads that far.
         if len < record_bytes(0) || len > record_bytes(BLOCKS_MAX) || len > bytes.len() {
             return Err(FactsError::Length);
         }
@@ -100,6 +106,7 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
     let depth = u32_at(head, 20);
     let blocks = u32_at(head, 44) as usize;
     let mut crcs = [0; BLOCKS_MAX];
+    // On the stack: a count from the medium allocates nothing.
     let crcs = crcs.get_mut(..blocks)?;
     if crc_bytes.len() != 4 * blocks
         || BlockSums::block_bytes(stored_len).ilog2() != u32_at(head, 40)
@@ -116,10 +123,14 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
         parent: (flags == HAS_PARENT).then(|| (digest_at(head, 112), depth)),
         sums: BlockSums::from_parts(stored_len, crcs)?,
     };
+    // A checksum holds for any fields that were written. These rules keep one encoding for each
+    // record, so equal facts have equal bytes.
     let orphan_is_bare =
         facts.parent.is_some() || (depth == 0 && digest_at(head, 112) == Digest::default());
+    // Without codec and encryption the stored bytes are the payload, so both lengths must agree.
     let plain_is_whole =
         facts.codec != CodecId(0) || facts.key_id != 0 || facts.raw_len == stored_len;
+    // A flag that this version does not define may change what the other fields mean.
     (flags & !HAS_PARENT == 0 && orphan_is_bare && plain_is_whole).then_some(facts)
 }
 

@@ -123,6 +123,7 @@ impl Geometry {
     /// with MLA.
     pub fn rank_heads(&self) -> Result<u32, GeometryError> {
         self.checked()?;
+        // The latent is not divided by tensor parallelism: each rank has all of it.
         Ok(if self.mla.is_some() { 1 } else { (self.kv_heads / self.tp).max(1) })
     }
 
@@ -131,6 +132,7 @@ impl Geometry {
     pub fn shape(&self) -> Result<[u64; 4], GeometryError> {
         let hidden = u64::from(self.rank_heads()?) * u64::from(self.head_dim);
         Ok([
+            // Keys and values are two planes; a latent stands for both.
             if self.mla.is_some() { 1 } else { 2 },
             self.layers.into(),
             self.chunk_tokens.into(),
@@ -152,7 +154,10 @@ impl Geometry {
 
     /// The canonical form: what two engines must agree on to share chunks.
     pub fn canonical(&self) -> Vec<u8> {
+        // The version of this form. Any change of it makes another namespace, and so an empty
+        // cache.
         let mut out = vec![1];
+        // Fixed places for all fields; the flag behind them separates "no MLA" from a latent of 0.
         let mla = self.mla.unwrap_or(Mla { latent: 0, rope: 0 });
         let counts = [
             self.layers,
@@ -173,9 +178,11 @@ impl Geometry {
     /// hashed. Engines with other chunks, another algorithm or another seed get another digest.
     pub fn layout(&self, algorithm: Algorithm, seed: Option<&str>) -> Digest {
         let mut bytes = self.canonical();
+        // Names of types and algorithms have no NUL, so it separates them.
         bytes.push(0);
         bytes.extend_from_slice(algorithm.name().as_bytes());
         bytes.push(0);
+        // An empty seed is not the same as none.
         if let Some(seed) = seed {
             bytes.push(1);
             bytes.extend_from_slice(seed.as_bytes());
@@ -187,6 +194,7 @@ impl Geometry {
         if [self.layers, self.kv_heads, self.head_dim, self.chunk_tokens, self.tp].contains(&0) {
             return Err(GeometryError::Zero);
         }
+        // More ranks than heads is allowed: engines then keep each head on several ranks.
         let shared = self.kv_heads.is_multiple_of(self.tp) || self.tp.is_multiple_of(self.kv_heads);
         if shared || self.mla.is_some() { Ok(()) } else { Err(GeometryError::Ranks) }
     }

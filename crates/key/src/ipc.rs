@@ -51,7 +51,10 @@ impl IpcKey {
 
     fn ranks(&self) -> Result<Range<i32>, InvalidKey> {
         match self.worker_id {
+            // Saturating, so that the largest number gives no rank instead of a panic.
             Some(worker) => Ok(worker..worker.saturating_add(1)),
+            // The world size comes from a request. Each rank multiplies the keys, so a wrong one
+            // could exhaust the memory.
             None if self.world_size <= IPC_WORLD_MAX => Ok(0..self.world_size),
             None => Err(InvalidKey::new(format!(
                 "a world of {} is larger than {IPC_WORLD_MAX}",
@@ -62,6 +65,8 @@ impl IpcKey {
 
     fn expand_group(&self, group: u32, ranks: &Range<i32>) -> Result<Vec<ObjectKey>, InvalidKey> {
         let key = |hash: &ChunkHash, rank: i32| {
+            // A lookup does not say on which machine a worker runs. LMCache uses the global numbers
+            // for the local ones, so keys match.
             let rank = KvRank::pack(self.world_size, rank, self.world_size, rank);
             ObjectKey::new(self.model.clone(), rank, group, hash.clone(), self.salt.clone())
         };

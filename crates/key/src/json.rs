@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 /// The deepest nesting of values; a header's is three, a configuration's four.
+// Each level is a call: without a bound a hostile text of brackets would overflow the stack.
 const DEPTH_MAX: usize = 16;
 
 /// A value.
@@ -29,6 +30,7 @@ impl Json {
     /// The value of a member; of several with one name, the last.
     pub fn member(&self, name: &str) -> Option<&Json> {
         let Json::Map(members) = self else { return None };
+        // As Python's `dict`: a later member with the same name replaces the earlier one.
         members.iter().rev().find(|(own, _)| own == name).map(|(_, value)| value)
     }
 
@@ -47,6 +49,7 @@ pub fn parse(text: &str) -> Option<Json> {
     let mut reader = Reader { left: text };
     let value = reader.value(0)?;
     reader.blanks();
+    // Python's `json.loads` refuses text behind the value ("Extra data"), so do we.
     reader.left.is_empty().then_some(value)
 }
 
@@ -56,6 +59,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn blanks(&mut self) {
+        // JSON's four blanks and no others: Unicode white space is an error in Python too.
         self.left = self.left.trim_start_matches([' ', '\t', '\n', '\r']);
     }
 
@@ -75,6 +79,7 @@ impl Reader<'_> {
             b'{' => self.map(depth),
             b'[' => self.list(depth),
             b'"' => self.text().map(Json::Text),
+            // Python writes and reads infinities and NaN, which JSON does not have.
             b'-' if self.left.starts_with("-I") => self.takes("-Infinity").then_some(Json::Other),
             b'-' | b'0'..=b'9' => self.number(),
             _ => self.word(),
@@ -99,6 +104,7 @@ impl Reader<'_> {
             reader.blanks();
             let name = reader.text()?;
             reader.blanks();
+            // Two ways to fail: no colon, or no value behind it.
             let value = reader.takes(":").then(|| reader.value(depth + 1))??;
             members.push((name, value));
             Some(())
@@ -126,6 +132,7 @@ impl Reader<'_> {
             return None;
         }
         self.blanks();
+        // An empty list ends here. A comma before the end finds no value below, and is refused.
         if self.takes(close) {
             return Some(());
         }
@@ -142,15 +149,20 @@ impl Reader<'_> {
     }
 
     fn number(&mut self) -> Option<Json> {
+        // First cut out everything that may belong to a number, then judge it as a whole: `1-2` is
+        // then one wrong number and not two.
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
         let end = self.left.find(|c| !is_part(c)).unwrap_or(self.left.len());
         let (number, rest) = self.left.split_at(end);
         self.left = rest;
         let digits = number.strip_prefix('-').unwrap_or(number);
         let plain = digits.bytes().all(|b| b.is_ascii_digit());
+        // JSON has no leading zeros; Rust's parser would accept them.
         if plain && digits.len() > 1 && digits.starts_with('0') {
             return None;
         }
+        // Numbers beyond 64 bits and fractions are valid JSON, but no field that is read has one:
+        // they become `Other`.
         match number.parse() {
             Ok(n) if plain => Some(Json::Number(n)),
             _ => number.parse::<f64>().ok().map(|_| Json::Other),
@@ -169,6 +181,7 @@ impl Reader<'_> {
             match c {
                 '"' => return Some(text),
                 '\\' => text.push(self.escaped()?),
+                // Control characters must be escaped.
                 c if c < ' ' => return None,
                 c => text.push(c),
             }
@@ -196,6 +209,8 @@ impl Reader<'_> {
                     None
                 };
                 let units = std::iter::once(unit).chain(low);
+                // Python accepts lone surrogates; a Rust text cannot hold them, so they are
+                // refused.
                 let mut chars = char::decode_utf16(units);
                 chars.next()?.ok().filter(|_| chars.next().is_none())?
             }
@@ -206,6 +221,7 @@ impl Reader<'_> {
     fn unit(&mut self) -> Option<u16> {
         let (digits, rest) = self.left.split_at_checked(4)?;
         self.left = rest;
+        // `from_str_radix` alone would take a sign.
         let hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
         if hex { u16::from_str_radix(digits, 16).ok() } else { None }
     }
@@ -251,6 +267,8 @@ fn push_value(out: &mut String, value: &Json, indent: Option<Indent>) -> Option<
         }
         Json::Map(members) => {
             // Of several members with one name Python keeps the last.
+            // Sorted by UTF-8 bytes, which is the order of code points: the order of Python's
+            // `sort_keys`.
             let sorted: BTreeMap<&String, &Json> =
                 members.iter().map(|(name, value)| (name, value)).collect();
             let sorted: Vec<_> = sorted.into_iter().collect();
@@ -278,9 +296,12 @@ fn push_several<T>(
         if n > 0 {
             out.push(',');
         }
+        // Compact output stays in one line.
         inner.iter().for_each(|indent| indent.push_line(out));
         one(out, item, inner)?;
     }
+    // Python writes an empty list or map as `[]` or `{}`, without a line break, even when it
+    // indents.
     if !all.is_empty() {
         indent.iter().for_each(|indent| indent.push_line(out));
     }
@@ -302,6 +323,7 @@ pub fn push_text(out: &mut String, text: &str) {
             '\u{c}' => out.push_str("\\f"),
             ' '..='~' => out.push(c),
             c => c
+                // `ensure_ascii`: characters beyond the first plane become a pair of surrogates.
                 .encode_utf16(&mut [0; 2])
                 .iter()
                 .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),

@@ -23,6 +23,7 @@ impl Key {
     /// The key `id` in the namespace `ns`.
     pub fn new(ns: Arc<Namespace>, id: KeyId) -> Self {
         let mut bytes = Vec::with_capacity(256);
+        // The namespace is hashed too, so equal names of two tenants are two keys on one medium.
         bytes.extend_from_slice(ns.digest().as_bytes());
         canonical::encode(&ns, &id, &mut bytes);
         let digest = Digest::derive(DIGEST_CONTEXT, &bytes);
@@ -51,6 +52,7 @@ impl Key {
     pub fn full_bytes(&self) -> Option<u64> {
         match self.id() {
             KeyId::Object(id) => self.ns.chunk_bytes(id.group),
+            // No object groups in that mode.
             KeyId::Engine(_) => self.ns.chunk_bytes(0),
             KeyId::Layer(_) => None,
         }
@@ -72,6 +74,8 @@ impl Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
+        // The digest covers namespace and id, and collisions of 256 bits are not expected:
+        // comparing fields would add nothing.
         self.digest == other.digest
     }
 }

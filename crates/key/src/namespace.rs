@@ -53,6 +53,8 @@ impl Namespace {
     pub fn new(tenant: impl Into<String>, layout: Digest) -> Self {
         let tenant = tenant.into();
         let mut bytes = Vec::with_capacity(40 + tenant.len());
+        // The layout first, because it has a fixed length: two pairs of layout and tenant cannot
+        // give the same bytes.
         bytes.extend_from_slice(layout.as_bytes());
         bytes.extend_from_slice(tenant.as_bytes());
         let digest = Digest::derive("kvtier 2026 namespace v1", &bytes);
@@ -82,6 +84,8 @@ impl Namespace {
 
     /// Declares that a full chunk of object group `group` has exactly `bytes` bytes.
     pub fn with_chunk_bytes(mut self, group: u32, bytes: u64) -> Self {
+        // The latest declaration of a group counts. Sorted, so that equal namespaces compare equal
+        // in whatever order they were built.
         self.chunk_bytes.retain(|(g, _)| *g != group);
         self.chunk_bytes.push((group, bytes));
         self.chunk_bytes.sort_unstable();
@@ -109,7 +113,11 @@ impl Namespace {
     /// The namespace of the key `id`: that of its salt if salts are tenants, otherwise this one.
     pub fn for_key(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
         match id {
+            // A key whose salt is this tenant shares this namespace: to build one hashes and
+            // allocates.
             KeyId::Object(id) if self.by_salt && *id.salt != *self.tenant => {
+                // All but the tenant stays as declared: a salt changes who may see a chunk, not its
+                // shape.
                 let mut own =
                     Namespace::new(&*id.salt, self.layout).with_partial(self.allow_partial);
                 own.chunk_bytes.clone_from(&self.chunk_bytes);

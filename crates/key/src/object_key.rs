@@ -48,6 +48,8 @@ impl KvRank {
     pub fn pack(world: i32, rank: i32, local_world: i32, local_rank: i32) -> Self {
         let [world, rank, local_world, local_rank] =
             [world, rank, local_world, local_rank].map(i64::from);
+        // Each shifted part fits into 64 bits. A negative rank sets all bits above it, as in
+        // Python.
         KvRank(world << 24 | rank << 16 | local_world << 8 | local_rank)
     }
 
@@ -97,6 +99,7 @@ impl fmt::Debug for ObjectKey {
             .field("rank", &self.rank)
             .field("group", &self.group)
             .field("hash", &self.hash);
+        // Logs show keys, and a salt may be a tenant's secret.
         shown.field("has_salt", &!self.salt.is_empty()).finish()
     }
 }
@@ -120,15 +123,18 @@ impl ObjectKey {
     /// Checks the rules of [`ObjectKey::new`] on a key that was put together by hand.
     pub fn validate(&self) -> Result<(), InvalidKey> {
         check_model(&self.model)?;
+        // Names are split at the first `@`, so such a model would read back as another key.
         if self.model.contains('@') {
             return Err(InvalidKey::new(format!(
                 "model name {:?} contains '@', which separates fields",
                 self.model
             )));
         }
+        // The salt goes into file names as it is. The message does not show it.
         if self.salt.contains(['@', '/', '\\', '\0']) {
             return Err(InvalidKey::new("cache salt contains one of '@', '/', '\\' and NUL"));
         }
+        // Characters and not bytes: LMCache counts with Python's `len`.
         if self.salt.chars().count() > SALT_CHARS_MAX {
             return Err(InvalidKey::new(format!(
                 "cache salt is longer than {SALT_CHARS_MAX} characters"

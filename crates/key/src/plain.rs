@@ -30,6 +30,8 @@ impl Key {
     /// ```
     pub fn from_name(ns: &Arc<Namespace>, name: impl AsRef<[u8]>) -> Self {
         let digest = Digest::derive(HASH_CONTEXT, name.as_ref());
+        // The kind of key that every layout can name: model and salt are constant, and all of the
+        // name is in the hash.
         let id = ObjectKey {
             model: "plain".into(),
             rank: KvRank(0),

@@ -96,6 +96,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// ```
 pub fn geometry(name: &str) -> Result<Geometry, UnknownPreset> {
     let plain = plain(name);
+    // Exact: a model with a similar name may have another shape.
     let found = PRESETS.iter().find(|(known, _)| *known == plain);
     found
         .map(|(_, geometry)| *geometry)
@@ -103,6 +104,7 @@ pub fn geometry(name: &str) -> Result<Geometry, UnknownPreset> {
 }
 
 fn plain(name: &str) -> String {
+    // The organisation says who published the weights, not their shape.
     let lower = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     let bare = VARIANTS.iter().find_map(|variant| lower.strip_suffix(variant));
     bare.map_or_else(|| lower.clone(), str::to_owned)
@@ -119,8 +121,10 @@ fn near(name: &str) -> Vec<&'static str> {
 
 /// Levenshtein's distance.
 fn distance(a: &[char], b: &str) -> usize {
+    // One row of the usual table: `row[j]` is the distance of `a[..j]` and the part of `b` so far.
     let mut row: Vec<usize> = (0..=a.len()).collect();
     for (i, c) in b.chars().enumerate() {
+        // The value above and left of the next cell, which the loop overwrites.
         let mut diagonal = std::mem::replace(&mut row[0], i + 1);
         for (j, d) in a.iter().enumerate() {
             let replaced = diagonal + usize::from(c != *d);

@@ -18,6 +18,7 @@ pub struct PyInt {
 impl PyInt {
     /// The number of this sign and big-endian magnitude; `None` above [`INT_BYTES_MAX`].
     pub fn from_be_bytes(negative: bool, magnitude: &[u8]) -> Option<Self> {
+        // One form for each number: equality and hashing compare the bytes.
         let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
         let magnitude = &magnitude[zeros..];
         (magnitude.len() <= INT_BYTES_MAX).then(|| PyInt {
@@ -29,9 +30,11 @@ impl PyInt {
     /// Reads hexadecimal as Python's `int(text, 16)` does; `None` where that raises and above
     /// [`INT_BYTES_MAX`].
     pub fn from_hex(text: &str) -> Option<Self> {
+        // A fixed buffer: a long name must not make this code allocate by its length.
         let mut digits = [0u8; 2 * INT_BYTES_MAX];
         let mut count = 0;
         let negative = python::int_digits(text, 16, |value| {
+            // Leading zeros take no space, so that any number of them is accepted as in Python.
             if count != 0 || value != 0 {
                 *digits.get_mut(count)? = value;
                 count += 1;
@@ -41,6 +44,7 @@ impl PyInt {
         let mut magnitude = [0u8; INT_BYTES_MAX];
         let bytes = count.div_ceil(2);
         for (i, digit) in digits[..count].iter().enumerate() {
+            // With an odd number of digits the first byte has only its lower half.
             let place = i + count % 2;
             magnitude[place / 2] |= if place % 2 == 0 { digit << 4 } else { *digit };
         }
@@ -51,6 +55,8 @@ impl PyInt {
     /// [`INT_BYTES_MAX`].
     pub fn from_decimal(text: &str) -> Option<Self> {
         let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        // Schoolbook: multiply the number so far by ten, add a digit. The time is quadratic, which
+        // the bound on the length below keeps small.
         let mut magnitude: Vec<u8> = Vec::with_capacity(digits.len() / 2);
         for c in digits.chars() {
             let mut carry = c.to_digit(10)?;
@@ -62,6 +68,8 @@ impl PyInt {
             if carry != 0 {
                 magnitude.insert(0, carry as u8);
             }
+            // Checked for each digit and not at the end: a text of megabytes ends here after the
+            // limit.
             if magnitude.len() > INT_BYTES_MAX {
                 return None;
             }
@@ -81,6 +89,7 @@ impl PyInt {
 
     /// The lowest 64 bits in two's complement: Python's `value & (2**64 - 1)`.
     pub fn low_u64(&self) -> u64 {
+        // Bytes above the lowest eight are shifted out, as the mask does in Python.
         let low = self.magnitude().iter().fold(0u64, |low, byte| low << 8 | u64::from(*byte));
         if self.negative { low.wrapping_neg() } else { low }
     }
@@ -88,6 +97,7 @@ impl PyInt {
     /// Python's `abs(value) % modulus`; `None` for a modulus of 0.
     pub fn abs_mod(&self, modulus: u64) -> Option<u64> {
         let modulus = u128::from(modulus);
+        // A remainder has 64 bits, so with one more byte it still fits into 128.
         let step = |rest: u128, byte: &u8| (rest << 8 | u128::from(*byte)).checked_rem(modulus);
         self.magnitude().iter().try_fold(0, step).filter(|_| modulus != 0).map(|rest| rest as u64)
     }
@@ -99,6 +109,8 @@ impl PyInt {
         }
         match self.magnitude() {
             [] => out.push('0'),
+            // The first byte without a leading zero, all others with two digits: Python's
+            // `format(n, "x")`.
             [first, rest @ ..] => {
                 python::push_int_hex(out, i64::from(*first), "", 1);
                 python::push_hex(out, rest);
@@ -112,6 +124,7 @@ impl fmt::Display for PyInt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.magnitude().to_vec();
         let mut digits = Vec::with_capacity(rest.len() * 5 / 2 + 1);
+        // Long division by ten, the lowest digit first. A zero still needs one digit.
         while rest.iter().any(|byte| *byte != 0) || digits.is_empty() {
             let mut carry = 0u32;
             for byte in &mut rest {

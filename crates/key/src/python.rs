@@ -7,6 +7,7 @@
 
 /// The first code point of every run of ten decimal digits in Unicode 14, the version of CPython
 /// 3.11.
+// Sorted, because `decimal` searches it by bisection.
 const DECIMAL_ZEROS: [u32; 66] = [
     0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66,
     0xde6, 0xe50, 0xed0, 0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90,
@@ -32,6 +33,7 @@ pub(crate) fn is_decimal(text: &str) -> bool {
 
 /// `str.strip()`.
 pub(crate) fn strip(text: &str) -> &str {
+    // Python counts these four control characters as white space; Rust does not.
     text.trim_matches(|c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c))
 }
 
@@ -45,6 +47,8 @@ pub(crate) fn int_digits(
     // White space beyond ASCII counts; of the separators U+001C to U+001F, which `str.strip` takes,
     // none does.
     let text = text.trim_matches(|c: char| c.is_whitespace());
+    // Sign, prefix and underscores in the order in which CPython's `PyLong_FromString` reads them:
+    // `-0x_1f` is a number, `0x-1f` is none.
     let (negative, text) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -55,13 +59,18 @@ pub(crate) fn int_digits(
     } else {
         None
     };
+    // One underscore may follow the prefix; elsewhere one is allowed only between digits.
     let text = unprefixed.map_or(text, |rest| rest.strip_prefix('_').unwrap_or(rest));
     let mut after_digit = false;
     for c in text.chars() {
         match c {
+            // A second underscore, or one at the end, leaves no digit before what follows, and is
+            // refused.
             '_' if after_digit => after_digit = false,
             _ => {
                 let value =
+                    // Other scripts have no hexadecimal letters, and their digits count in base 16
+                    // too.
                     if c.is_ascii() { c.to_digit(radix.into())? as u8 } else { decimal(c)? };
                 digit(value)?;
                 after_digit = true;
@@ -83,6 +92,8 @@ pub(crate) fn int_i64(text: &str, radix: u8) -> Option<i64> {
     let mut magnitude: i128 = 0;
     let negative = int_digits(text, radix, |value| {
         magnitude = magnitude * i128::from(radix) + i128::from(value);
+        // Stops at the first digit beyond 64 bits, so a long text cannot overflow. 2^63 itself is
+        // needed for the least negative number.
         (magnitude <= 1 << 63).then_some(())
     })?;
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
@@ -95,10 +106,13 @@ pub(crate) fn bytes_from_hex<'a>(text: &str, out: &'a mut [u8]) -> Option<&'a [u
     let mut len = 0;
     let mut rest = text.as_bytes().iter();
     while let Some(high) = rest.next() {
+        // Allowed before a pair, never inside of one.
         if matches!(high, b' ' | b'\t'..=b'\r') {
             continue;
         }
         let low = rest.next()?;
+        // The caller's buffer is the limit: a longer hash is refused at the byte that does
+        // not fit.
         *out.get_mut(len)? = nibble(*high)? << 4 | nibble(*low)?;
         len += 1;
     }
@@ -126,6 +140,7 @@ pub(crate) fn push_int_hex(out: &mut String, value: i64, prefix: &str, width: us
     let mut digits = [0; 16];
     let mut at = digits.len();
     let mut rest = value.unsigned_abs();
+    // From the last digit to the first; a zero gets one digit.
     while rest != 0 || at == digits.len() {
         at -= 1;
         digits[at] = HEX_LOWER[(rest & 15) as usize];
@@ -134,6 +149,7 @@ pub(crate) fn push_int_hex(out: &mut String, value: i64, prefix: &str, width: us
     let sign = usize::from(value < 0);
     out.push_str(if value < 0 { "-" } else { "" });
     out.push_str(prefix);
+    // An empty range if the number is as long as the width already.
     (digits.len() - at + sign..width).for_each(|_| out.push('0'));
     digits[at..].iter().for_each(|digit| out.push(*digit as char));
 }
@@ -148,6 +164,7 @@ pub(crate) fn push_slashes_as(out: &mut String, text: &str, with: &str) {
 
 /// Appends `urllib.parse.quote(text, safe)`, where `safe` is `/` or nothing.
 pub(crate) fn push_quoted(out: &mut String, text: &str, slash_safe: bool) {
+    // Python quotes the UTF-8 bytes, each one outside of this set, with upper-case digits.
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
@@ -169,6 +186,8 @@ pub(crate) fn unquoted(text: &str) -> Option<String> {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         match byte {
+            // Stricter than `urllib.parse.unquote`, which keeps a broken escape as it stands: such
+            // a name is none that LMCache wrote.
             b'%' => bytes.push(nibble(rest.next()?)? << 4 | nibble(rest.next()?)?),
             _ => bytes.push(byte),
         }

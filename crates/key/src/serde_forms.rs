@@ -55,6 +55,7 @@ fn to_hex(bytes: &[u8]) -> String {
 }
 
 fn chunk_hash(text: &str) -> Option<ChunkHash> {
+    // No `from_str_radix`, which takes a sign, and no Python rules, which take blanks.
     let digits: Vec<u8> =
         text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
@@ -86,6 +87,8 @@ impl TryFrom<ObjectFields> for ObjectKey {
     type Error = InvalidKey;
 
     fn try_from(fields: ObjectFields) -> Result<Self, InvalidKey> {
+        // Through the constructor: what is read may come from another program, and has to obey the
+        // limits.
         ObjectKey::new(fields.model, fields.rank, fields.group, fields.hash, fields.salt)
     }
 }
@@ -138,6 +141,8 @@ pub(crate) struct NamespaceFields {
 
 impl From<Namespace> for NamespaceFields {
     fn from(ns: Namespace) -> Self {
+        // A namespace from `known_by` has a digest that its fields do not give, so the digest is
+        // written too.
         let plain = Namespace::new(ns.tenant(), ns.layout());
         NamespaceFields {
             tenant: ns.tenant().into(),
@@ -154,6 +159,7 @@ impl From<NamespaceFields> for Namespace {
     fn from(fields: NamespaceFields) -> Self {
         let ns = fields
             .known_by
+            // Derived again from the fields. A digest is read only where it is all that is known.
             .map_or_else(|| Namespace::new(fields.tenant, fields.layout), Namespace::known_by);
         let ns = ns.with_partial(fields.allow_partial);
         let ns = fields

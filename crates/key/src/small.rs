@@ -1,6 +1,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+// A SHA-256 or BLAKE3 digest.
 const INLINE_MAX: usize = 32;
 
 /// Immutable bytes that are copied, not allocated, up to 32 of them: the size of nearly every hash.
@@ -35,6 +36,7 @@ impl SmallBytes {
 
 impl PartialEq for SmallBytes {
     fn eq(&self, other: &Self) -> bool {
+        // By bytes in all four traits, so that equality, order and hash agree whatever the form.
         self.as_bytes() == other.as_bytes()
     }
 }

@@ -34,6 +34,7 @@ pub struct BlockSums {
 impl BlockSums {
     /// The block size in bytes for a chunk of `len` bytes.
     pub fn block_bytes(len: u64) -> u64 {
+        // A power of two, so that every power-of-two unit up to the minimum fits into one block.
         len.div_ceil(BLOCKS_MAX as u64).max(BLOCK_BYTES_MIN).next_power_of_two()
     }
 
@@ -50,6 +51,8 @@ impl BlockSums {
 
     /// Sums a chunk in several pieces, in order, in one pass.
     pub fn from_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
+        // The block size follows from the length, so the length is needed before the first byte is
+        // summed.
         let len = pieces.clone().into_iter().map(|p| p.len() as u64).sum();
         let mut sums = PieceSums::new(len);
         let mut offset = 0;
@@ -82,6 +85,8 @@ impl BlockSums {
 
     /// CRC32C of the whole chunk, combined from its blocks.
     pub fn whole(&self) -> u32 {
+        // All blocks but the last have one size, which `shifted` combines by tables; only the last
+        // needs the general and slow way.
         let Some((last, full)) = self.crcs.split_last() else { return 0 };
         let block = Self::block_bytes(self.len);
         let head = full.iter().fold(0, |crc, next| shifted(crc, block) ^ next);
@@ -95,12 +100,15 @@ impl BlockSums {
 fn shifted(crc: u32, bytes: u64) -> u32 {
     /// For each power of two, what each byte of a sum contributes, by its place.
     static TABLES: [OnceLock<Box<[[u32; 256]; 4]>>; 64] = [const { OnceLock::new() }; 64];
+    // A CRC is linear over GF(2): what it contributes after `bytes` more zeros is the XOR of what
+    // each of its bits contributes.
     let tables = TABLES[bytes.trailing_zeros() as usize % 64].get_or_init(|| {
         let bits: [u32; 32] =
             std::array::from_fn(|bit| checksum_combine(Crc32Iscsi, 1 << bit, 0, bytes) as u32);
         let of = |value: u32| {
             (0..32).filter(|bit| value >> bit & 1 == 1).fold(0, |sum, bit| sum ^ bits[bit])
         };
+        // One lookup for each of the four bytes instead of 32 single bits.
         Box::new(std::array::from_fn(|place| {
             std::array::from_fn(|byte| of((byte as u32) << (8 * place)))
         }))
@@ -142,6 +150,8 @@ impl PieceSums {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
+            // A piece is cut where a block ends: the part sums of one block must combine without
+            // bytes of the next.
             let n = (block - at % block).min(rest.len() as u64);
             let (head, tail) = rest.split_at(n as usize);
             self.parts.push((at, n, crc32c(head)));
@@ -163,6 +173,7 @@ impl PieceSums {
         let mut at = offset;
         let mut rest = crcs;
         while !rest.is_empty() {
+            // As in `piece`, but in whole units: the block size is a multiple of the unit.
             let n = ((block - at % block) / unit).min(rest.len() as u64);
             let (head, tail) = rest.split_at(n as usize);
             self.parts.push((
@@ -177,15 +188,18 @@ impl PieceSums {
 
     /// The sums, or `None` when the pieces do not cover the chunk exactly once.
     pub fn finish(mut self) -> Option<BlockSums> {
+        // By offset, since pieces arrive in any order.
         self.parts.sort_unstable();
         let block = BlockSums::block_bytes(self.len);
         let mut crcs: Vec<u32> = Vec::with_capacity(BlockSums::blocks(self.len));
         let mut at = 0;
         for (offset, n, crc) in self.parts {
+            // A gap or an overlap. Either way some byte is not proven, so there is no sum at all.
             if offset != at {
                 return None;
             }
             match crcs.last_mut() {
+                // Still inside the block that an earlier part began.
                 Some(last) if at % block != 0 => {
                     *last = checksum_combine(Crc32Iscsi, *last as u64, crc as u64, n) as u32
                 }

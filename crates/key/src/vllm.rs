@@ -11,6 +11,7 @@ use crate::names::vllm::BASE_DIGITS;
 use crate::{ChunkHash, InvalidKey, KvRank, ObjectKey};
 
 /// The longest configuration that is read, in bytes.
+// Other programs write to the directory of this file. A real one has a few kilobytes.
 const BYTES_MAX: usize = 16 << 20;
 
 /// The fields of vLLM's `FileMapper`, which decide what the bytes of its files mean.
@@ -49,12 +50,15 @@ impl VllmRunConfig {
         let form = || {
             invalid("has a value that is no text, whole number, truth value, null, list or object")
         };
+        // Sorted and without blanks: the text that vLLM hashes. Its own file is indented, so the
+        // text as read cannot be hashed.
         let compact = json::to_python(&fields, None).ok_or_else(form)?;
         let digest = Sha256::digest(compact.as_bytes());
         let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let base = format!("{}_{}", model.replace('/', "_"), &digits[..BASE_DIGITS]);
         // The base is the model of its keys.
         ObjectKey::new(&*base, KvRank(0), 0, ChunkHash::new(&[0; 32]), "")?.vllm_fs_name()?;
+        // The spelling of vLLM's own writer, so that both programs write the same file.
         let text = json::to_python(&fields, Some(2)).ok_or_else(form)?;
         Ok(VllmRunConfig { model: model.clone(), base, text })
     }

@@ -152,10 +152,13 @@ impl GdsHeader {
         if self.payload_bytes() == Some(bytes) {
             return Some(other);
         }
+        // With one token the payload is the bytes of one token, whatever the other axes are.
         *other.shape.get_mut(self.format.token_axis()?)? = 1;
         let token_bytes = other.payload_bytes().filter(|bytes| *bytes > 0)?;
         let tokens = bytes / token_bytes;
         *other.shape.get_mut(self.format.token_axis()?)? = tokens;
+        // Chunks of a model differ in their tokens only. A length with a part of a token is of
+        // another model.
         (tokens > 0 && bytes.is_multiple_of(token_bytes)).then_some(other)
     }
 
@@ -165,6 +168,8 @@ impl GdsHeader {
             .offset_bytes()
             .ok_or_else(|| InvalidKey::new("a tensor of more bytes than 63 bits count"))?;
         let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
+        // The order of fields and the blanks are LMCache's own: a comparison of headers byte by
+        // byte then holds.
         let mut text = format!(
             "{{\"kvcache\": {{\"dtype\": \"{}\", \"shape\": [{}], \"data_offsets\": [0, {bytes}], \"fmt\": {}, \"__metadata__\": {{",
             self.element.name(),
@@ -178,6 +183,8 @@ impl GdsHeader {
             json::push_text(&mut text, value);
         }
         text.push_str("}}}");
+        // The header is one block of 4 KiB, so that the payload begins at an aligned offset for
+        // direct I/O.
         let text_max = GDS_HEADER_BYTES - LENGTH_BYTES;
         if text.len() > text_max {
             let len = text.len();
@@ -186,6 +193,7 @@ impl GdsHeader {
             )));
         }
         let mut out = Vec::with_capacity(GDS_HEADER_BYTES);
+        // The length of the padded text: the blanks behind the JSON belong to it.
         out.extend_from_slice(&(text_max as u64).to_le_bytes());
         out.extend_from_slice(text.as_bytes());
         out.resize(GDS_HEADER_BYTES, b' ');
@@ -202,6 +210,7 @@ impl GdsHeader {
     pub fn decode(bytes: &[u8]) -> Result<Self, GdsHeaderError> {
         let (len, rest) =
             bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(GdsHeaderError::Length)?;
+        // A length from a foreign file: it may be larger than the file or than the address space.
         let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
         let text = rest.get(..len).unwrap_or(rest);
         let json = str::from_utf8(text).ok().and_then(json::parse).ok_or(GdsHeaderError::Text)?;
@@ -217,6 +226,7 @@ impl GdsHeader {
         let numbers = |name| member(name)?.numbers().ok_or(GdsHeaderError::Fields);
         let shape: Option<Vec<u64>> =
             numbers("shape")?.into_iter().map(|n| n.try_into().ok()).collect();
+        // LMCache looks at the first two and ignores others.
         let [start, end, ..] = numbers("data_offsets")?[..] else {
             return Err(GdsHeaderError::Fields);
         };
@@ -224,6 +234,7 @@ impl GdsHeader {
         let Json::Map(metadata) = member("__metadata__")? else {
             return Err(GdsHeaderError::Fields);
         };
+        // Metadata of other kinds has no meaning here, and is no reason to lose the chunk.
         let texts = metadata.iter().filter_map(|(name, value)| match value {
             Json::Text(text) => Some((name.clone(), text.clone())),
             _ => None,
@@ -239,6 +250,7 @@ impl GdsHeader {
             contradiction: None,
         };
         let bytes = header.payload_bytes().ok_or(GdsHeaderError::Size)?;
+        // Kept for the caller to judge: LMCache itself reads such a file, and goes by the shape.
         header.contradiction = (i64::try_from(bytes) != Ok(difference)).then_some(difference);
         Ok(header)
     }
@@ -316,9 +328,12 @@ impl FromStr for ChunkShape {
         let axes = axes.ok_or_else(wrong)?;
         let shape = match (format, <[u64; 4]>::try_from(axes.as_slice())) {
             (Some(format), _) => ChunkShape::new(axes, format.parse()?),
+            // Only the two usual formats are recognised by their first axis; all others must be
+            // named.
             (None, Ok(four @ [1 | 2, ..])) => four.into(),
             (None, _) => return Err(wrong()),
         };
+        // With the widest element of eight bytes, so that no element type overflows later.
         let bytes = shape.axes.iter().try_fold(8_u64, |bytes, n| bytes.checked_mul(*n));
         bytes.map(|_| shape).ok_or_else(wrong)
     }

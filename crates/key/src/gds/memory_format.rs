@@ -28,6 +28,7 @@ pub enum MemoryFormat {
     HsTd = 8,
 }
 
+// In the order of the numbers: `name` and `of_code` use them as indexes.
 const NAMES: [(MemoryFormat, &str); 9] = [
     (MemoryFormat::Undefined, "UNDEFINED"),
     (MemoryFormat::Kv2Ltd, "KV_2LTD"),
@@ -58,6 +59,8 @@ impl MemoryFormat {
 
     /// The axis of the tokens, where all of LMCache agrees on it.
     pub fn token_axis(self) -> Option<usize> {
+        // Parts of LMCache take different axes for the tokens of the other formats, so a guess
+        // could cut a chunk at a wrong place.
         matches!(self, MemoryFormat::Kv2Ltd | MemoryFormat::KvMla).then_some(2)
     }
 }

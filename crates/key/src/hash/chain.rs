@@ -174,13 +174,18 @@ impl HashChain {
     /// For these two without a seed.
     pub fn start(algorithm: Algorithm, seed: Option<&str>) -> Result<Self, HashError> {
         let last = match algorithm {
+            // LMCache's constant start. It needs no seed, so all engines share these chains.
             Algorithm::Blake3 => HashLink::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
             Algorithm::Sha256Cbor => {
+                // A missing seed is an error and not an empty text: an engine without one draws
+                // random bytes, so no key computed here would ever match.
                 HashLink::Bytes(cbor::text_sha256(seed.ok_or(HashError::Seed)?))
             }
             Algorithm::Sha256Cbor64 => {
                 HashLink::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?)))
             }
+            // `NONE_HASH` of LMCache where vLLM is absent. Hashes of whole numbers do not depend on
+            // Python's seed.
             Algorithm::Builtin => HashLink::Signed(0),
         };
         Ok(HashChain { algorithm, last, scratch: Vec::new() })
@@ -211,6 +216,8 @@ impl HashChain {
     /// stood.
     pub fn push<T: Token>(&mut self, tokens: &[T]) -> Result<HashLink, HashError> {
         self.last = match self.last {
+            // Both algorithms of 32 bytes have the same kind of link, so here the algorithm
+            // decides; for the numbers the kind of link does.
             HashLink::Bytes(parent) if self.algorithm == Algorithm::Blake3 => {
                 HashLink::Bytes(blake3_of(&parent, tokens, &mut self.scratch)?)
             }
@@ -231,15 +238,20 @@ impl HashChain {
         tokens: &[T],
         cut: Chunking,
     ) -> Result<Vec<HashLink>, HashError> {
+        // A skip inside of a chunk has no meaning for the caller's list: the chunk would be neither
+        // returned nor skipped.
         let size = cut.chunk_tokens.get();
         if cut.skip_tokens > tokens.len() || !cut.skip_tokens.is_multiple_of(size) {
             return Err(HashError::Skip);
         }
         let mut links = Vec::with_capacity((tokens.len() - cut.skip_tokens).div_ceil(size));
         for (i, chunk) in tokens.chunks(size).enumerate() {
+            // Only the last slice can be shorter. Without it the chain ends at a full chunk and can
+            // be continued.
             if chunk.len() < size && !cut.partial {
                 break;
             }
+            // Skipped chunks are hashed too: each link depends on the one before it.
             let link = self.push(chunk)?;
             if i >= cut.skip_tokens / size {
                 links.push(link);
@@ -257,6 +269,7 @@ fn blake3_of<T: Token>(
     scratch.clear();
     scratch.extend_from_slice(parent);
     for token in tokens {
+        // Big-endian: the byte order is part of the hash, and must be LMCache's on every machine.
         scratch.extend_from_slice(&token.as_u32().ok_or(HashError::Token)?.to_be_bytes());
     }
     Ok(*blake3::hash(scratch).as_bytes())

@@ -17,6 +17,7 @@ impl Token for u32 {
     }
 
     fn python_hash(self) -> i64 {
+        // Below the modulus, so a number is its own hash.
         self.into()
     }
 

@@ -9,7 +9,9 @@ pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
         return Vec::new();
     }
     let file = name.rsplit('/').next().unwrap_or(name);
+    // Forms whose name has no `/`: directories before it belong to the path of a store.
     let in_file = [NameForm::Fs, NameForm::FsNative, NameForm::FsConnector, NameForm::LocalDisk];
+    // Forms whose `/`, if any, is part of the name.
     let whole = [
         NameForm::MpNative,
         NameForm::Text,
@@ -28,9 +30,11 @@ pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
     let mut found: Vec<(NameForm, Parsed)> = candidates
         .filter_map(|(form, text)| form.parse(text).ok().map(|parsed| (form, parsed)))
         .collect();
+    // A form that LMCache would spell otherwise is kept only if nothing better is left.
     if found.iter().any(|(_, parsed)| parsed.loss() != Some(Loss::Spelling)) {
         found.retain(|(_, parsed)| parsed.loss() != Some(Loss::Spelling));
     }
+    // The two forms differ in negative ranks only: for all others `Fs` says the same.
     let by_fs = found.iter().any(|(form, _)| *form == NameForm::Fs);
     found.retain(|(form, _)| !(by_fs && *form == NameForm::FsNative));
     found

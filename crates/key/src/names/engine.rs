@@ -14,6 +14,7 @@ pub(crate) trait EngineName {
     fn text(&self) -> String {
         let (key, layer) = self.parts();
         let tag_bytes: usize =
+            // Two separators for each tag, and below 80 bytes for all other fields of a usual key.
             key.tags.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
         let mut out = String::with_capacity(key.model.len() + tag_bytes + 80);
         out.push_str(&key.model);
@@ -40,6 +41,7 @@ pub(crate) trait EngineName {
 
     /// The S3 object's name: the text with `/` as `_`.
     fn s3_name(&self) -> Result<String, InvalidKey> {
+        // Replaced in all fields, as LMCache's connector does: tags may have a `/` too.
         checked_s3_name(self.text().replace('/', "_"))
     }
 
@@ -61,12 +63,15 @@ pub(crate) trait EngineName {
             EngineHash::Bytes(hash) => bytes_repr_head(hash.as_bytes()),
         };
         let dirs = head.chunks(2).map(String::from_iter).collect::<Vec<_>>();
+        // A hash of bytes can spell `/` or `..` in its first characters. Such a name would leave
+        // the base directory, so it is refused.
         if dirs.iter().any(|dir| dir.contains('/') || dir == "." || dir == "..") {
             return Err(InvalidKey::new(
                 "the hash would lead LMCache's GDS backend out of its directory",
             ));
         }
         let mut file = String::new();
+        // Without `/` as a safe character, since a model's `/` must not make a directory.
         push_quoted(&mut file, &self.text(), false);
         let file = checked_file_name(file + suffix)?;
         Ok(dirs.join("/") + "/" + &file)
@@ -95,6 +100,8 @@ impl CacheEngineKey {
     /// written.
     pub fn from_text(text: &str) -> Result<Self, InvalidKey> {
         checked_length(text)?;
+        // Nothing is escaped, so a model with `@` shifts all fields and is refused below, or reads
+        // as another key, as in LMCache.
         let mut parts = text.split('@');
         let key = chunk_of(text, &mut parts)?;
         with_tags(text, key, parts)
@@ -135,6 +142,7 @@ impl LayerCacheEngineKey {
         checked_length(text)?;
         let mut parts = text.split('@');
         let key = chunk_of(text, &mut parts)?;
+        // The layer stands between type and tags.
         let layer = parts.next().and_then(|layer| int_i64(layer, 10));
         let layer = layer.ok_or_else(|| refused(text, "its layer is no number of 64 bits"))?;
         Ok(LayerCacheEngineKey { key: with_tags(text, key, parts)?, layer })
@@ -157,6 +165,7 @@ impl KeyId {
     /// Reads the text form of either kind as LMCache's dispatcher does: a sixth field of digits is
     /// a layer.
     pub fn from_engine_text(text: &str) -> Result<Self, InvalidKey> {
+        // A sixth field is a layer or a tag. A tag has a `%`, so it is never all digits.
         match strip(text).split('@').nth(5) {
             Some(layer) if is_decimal(layer) => {
                 LayerCacheEngineKey::from_text(text).map(KeyId::Layer)
@@ -182,6 +191,7 @@ fn chunk_of<'a>(
     let worker =
         number(worker).ok_or_else(|| refused(text, "its worker is no number of 64 bits"))?;
     let hash =
+        // Always a number: the text does not say whether the engine had a number or bytes.
         PyInt::from_hex(hash).ok_or_else(|| refused(text, "its hash is no hexadecimal number"))?;
     let dtype =
         DType::from_name(dtype).ok_or_else(|| refused(text, "its element type is unknown"))?;
@@ -194,6 +204,7 @@ fn with_tags<'a>(
     parts: impl Iterator<Item = &'a str>,
 ) -> Result<CacheEngineKey, InvalidKey> {
     let tags = parts.map(|part| part.split_once('%')).collect::<Option<Vec<_>>>();
+    // Only the first `%` separates: a value may have more of them.
     let tags = tags.ok_or_else(|| refused(text, "a tag has no '%'"))?;
     if tags.is_empty() { Ok(key) } else { key.with_tags(tags) }
 }
@@ -203,6 +214,7 @@ fn refused(text: &str, why: &str) -> InvalidKey {
 }
 
 fn push_decimal(out: &mut String, number: i64) {
+    // A number of 64 bits has at most 20 digits. `to_string` would allocate for each number.
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
@@ -220,8 +232,10 @@ fn push_decimal(out: &mut String, number: i64) {
 /// The first four characters of Python's `repr` of `bytes`: LMCache names GDS directories after
 /// them when a hash is bytes.
 fn bytes_repr_head(bytes: &[u8]) -> Vec<char> {
+    // CPython's rule: double quotes only if there are single ones and no double ones.
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
     let mut out = String::from_iter(['b', quote]);
+    // Each byte gives at least one character, so two of them behind `b'` are enough.
     for byte in bytes.iter().take(2) {
         match *byte {
             b'\\' => out.push_str("\\\\"),

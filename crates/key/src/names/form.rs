@@ -119,6 +119,8 @@ impl NameForm {
     /// back as itself.
     pub fn format(&self, id: &KeyId) -> Result<String, InvalidKey> {
         let name = self.format_lossy(id)?;
+        // Proof by reading back: forms lose different things (`/`, `@`, case of digits), and one
+        // check covers all of them.
         match self.read(&name) {
             Ok((back, _)) if back == *id => Ok(name),
             _ => Err(InvalidKey::new("its name would not read back as the same key")),
@@ -139,6 +141,8 @@ impl NameForm {
     pub fn parse(&self, name: &str) -> Result<Parsed, InvalidKey> {
         checked_length(name)?;
         let (key, loss) = self.read(name)?;
+        // LMCache reads more spellings than it writes (signs, white space, upper case). Under such
+        // a name its own lookup would not find the chunk.
         let loss = match self.format_lossy(&key) {
             Ok(spelled) if spelled == name => loss,
             _ => Some(Loss::Spelling),
@@ -150,6 +154,7 @@ impl NameForm {
     }
 
     fn of_object(&self, key: &ObjectKey) -> Result<String, InvalidKey> {
+        // The fields are public, so the key may have been put together without the checks of `new`.
         key.validate()?;
         match self {
             NameForm::MpNative => key.native_name(),
@@ -180,6 +185,7 @@ impl NameForm {
 
     /// The key as LMCache reads it, and what the form loses.
     fn read(&self, name: &str) -> Result<(KeyId, Option<Loss>), InvalidKey> {
+        // `-SEP-` may also be part of the model's own name.
         let sep_loss = || name.contains(SEP).then_some(Loss::SlashAsSep);
         match self {
             NameForm::MpNative => ObjectKey::from_native_name(name).map(plain),
@@ -188,6 +194,7 @@ impl NameForm {
                 ObjectKey::from_native_name(&object_name(prefix, name)?).map(plain)
             }
             NameForm::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
+            // Undoes the one difference of this form, so that one parser serves both.
             NameForm::FsNative => ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1))
                 .map(|key| (key.into(), sep_loss())),
             NameForm::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
@@ -214,6 +221,7 @@ fn plain(key: impl Into<KeyId>) -> (KeyId, Option<Loss>) {
 
 /// Numbers, hash and type of an in-process key never hold a `/`; its model and tags may.
 fn loses(key: KeyId, stand_in: char, loss: Loss) -> (KeyId, Option<Loss>) {
+    // Looks at the key and not at the name: separators and numbers cannot have been a `/`.
     let lost = match &key {
         KeyId::Engine(key) | KeyId::Layer(LayerCacheEngineKey { key, .. }) => {
             key.model.contains(stand_in)
@@ -236,10 +244,12 @@ fn path(prefix: &str, name: &str) -> Result<String, InvalidKey> {
     let whole = if prefix.is_empty() {
         name.to_owned()
     } else {
+        // The prefix counts too: the limit of S3 is for the whole object name.
         checked_s3_name(format!("{prefix}/{name}"))?
     };
     let mut out = String::with_capacity(whole.len() + 16);
     out.push('/');
+    // Quoted as it stands on the wire, with `/` kept.
     push_quoted(&mut out, &whole, true);
     Ok(out)
 }
@@ -251,6 +261,7 @@ fn object_name(prefix: &str, path: &str) -> Result<String, InvalidKey> {
     if prefix.is_empty() {
         return Ok(name);
     }
+    // The `/` behind the prefix is required, or prefix `a` would match objects of prefix `ab`.
     let inner = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
     inner
         .map(str::to_owned)
@@ -274,6 +285,8 @@ fn read_gds(form: &NameForm, name: &str, suffix: &str) -> Result<KeyId, InvalidK
     let text = unquoted(stem(file, suffix)?)
         .ok_or_else(|| InvalidKey::new(format!("{file:?} is quoted wrongly")))?;
     let key = KeyId::from_engine_text(&text)?;
+    // The directories repeat the hash's first characters. A file elsewhere was not written by
+    // LMCache, and it would not look for it there.
     let in_own_dir = form.format_lossy(&key)?;
     let own_dir = in_own_dir.rsplit_once('/').map_or("", |(dirs, _)| dirs);
     match dirs {

@@ -21,10 +21,12 @@ pub use vllm::is_vllm_fs_dir;
 use crate::InvalidKey;
 
 /// The longest file name in bytes.
+// `NAME_MAX` of Linux: a longer name fails with ENAMETOOLONG when the file is created.
 pub const FILE_NAME_BYTES_MAX: usize = 255;
 /// The longest S3 object name in bytes, before it is quoted for a path.
 pub const S3_NAME_BYTES_MAX: usize = 1024;
 /// The longest text that is looked at as a name, in bytes.
+// Far above every valid name. It bounds the work on hostile names and the length of error messages.
 pub const NAME_BYTES_MAX: usize = 8192;
 
 /// What LMCache's file forms write for `/`.

@@ -73,6 +73,7 @@ impl ObjectKey {
         let mut name = self.fs_name()?;
         if self.rank.0 < 0 {
             let at =
+                // The two spellings have the same length: `-0x` becomes `0x-` in place.
                 name.find("@-0x").expect("a negative rank follows the model, which has no '@'");
             name.replace_range(at..at + 4, "@0x-");
         }
@@ -85,6 +86,7 @@ impl ObjectKey {
         let stem = name
             .strip_suffix(FS_SUFFIX)
             .ok_or_else(|| refused(name, "it does not end with .data"))?;
+        // The model has no `@`, so the first one ends it. The salt has none either.
         let (model, fields) = stem.split_once('@').ok_or_else(|| wrong_fields(name))?;
         from_fields(&model.replace(SEP, "/"), fields, name)
     }
@@ -132,6 +134,7 @@ impl ObjectKey {
 /// Reads `rank@group@hash[@salt]`.
 fn from_fields(model: &str, fields: &str, name: &str) -> Result<ObjectKey, InvalidKey> {
     let mut parts = fields.split('@');
+    // Four or five fields; a sixth part makes the tuple not match.
     let (Some(rank), Some(group), Some(hash), salt, None) =
         (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -156,6 +159,7 @@ fn rank_of(text: &str, name: &str) -> Result<KvRank, InvalidKey> {
 }
 
 fn hash_of(text: &str, name: &str) -> Result<ChunkHash, InvalidKey> {
+    // On the stack, so that reading a name does not allocate for the usual hash.
     let mut buffer = [0; HASH_BYTES_MAX];
     let bytes = bytes_from_hex(text, &mut buffer);
     Ok(ChunkHash::new(
@@ -170,6 +174,7 @@ fn wrong_fields(name: &str) -> InvalidKey {
 
 /// The message leaves out the salt, which is the fifth field.
 fn refused(name: &str, why: &str) -> InvalidKey {
+    // Errors are logged, and a salt may be a tenant's secret.
     let shown = name.match_indices('@').nth(3).map_or(name, |(at, _)| &name[..at]);
     InvalidKey::new(format!("{shown:?} names no chunk: {why}"))
 }

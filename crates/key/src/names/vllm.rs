@@ -32,11 +32,13 @@ impl ObjectKey {
         if !salt.is_empty() {
             return Err(InvalidKey::new("vLLM's names have no cache salt"));
         }
+        // vLLM writes neither, and `_r-1` would not read back: a rank is digits only.
         if rank.0 < 0 || hash.as_bytes().is_empty() {
             return Err(InvalidKey::new("vLLM's names have a hash, and no negative rank"));
         }
         let hex: String = hash.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let dir = checked_file_name(format!("{model}_r{}", rank.0))?;
+        // Python slices stop at the end of a short text, so a short hash has shorter directories.
         let (first, rest) = hex.split_at(DIGITS[0].min(hex.len()));
         let second = &rest[..DIGITS[1].min(rest.len())];
         let file = checked_file_name(format!("{hex}{SUFFIX}"))?;
@@ -46,9 +48,11 @@ impl ObjectKey {
     /// Reads the last four parts of a path as such a name. The spelling is not checked.
     pub(crate) fn from_vllm_fs_name(name: &str) -> Result<Self, InvalidKey> {
         let no_name = || InvalidKey::new(format!("{name:?} is no name of vLLM's fs tier"));
+        // From the end: the root before these four parts may have any depth.
         let mut parts = name.rsplit('/');
         let mut part = || parts.next().ok_or_else(no_name);
         let (file, second, _, dir) = (part()?, part()?, part()?, part()?);
+        // The last `_r`, since a model's name may contain one too.
         let (model, rank) = dir.rsplit_once("_r").ok_or_else(no_name)?;
         let group = second.rsplit_once("_g").ok_or_else(no_name)?.1;
         let hash = file.strip_suffix(SUFFIX).and_then(unhex).ok_or_else(no_name)?;
@@ -62,6 +66,8 @@ impl ObjectKey {
 pub fn is_vllm_fs_dir(depth: usize, name: &str) -> bool {
     match depth {
         0 => name.rsplit_once("_r").is_some_and(|(base, rank)| {
+            // Below the root other programs may keep directories. Only names that vLLM could have
+            // made are entered, so a scan stays short.
             is_base(base) && decimal::<i64>(rank).is_some_and(|rank| rank >= 0)
         }),
         1 => is_hex(name) && (2..=DIGITS[0]).contains(&name.len()),
@@ -87,6 +93,7 @@ fn is_hex(text: &str) -> bool {
 
 /// A number as Python writes it.
 fn decimal<T: std::str::FromStr>(text: &str) -> Option<T> {
+    // `parse` alone takes signs and leading zeros, which Python does not write.
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if plain { text.parse().ok() } else { None }
 }
