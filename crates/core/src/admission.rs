@@ -66,6 +66,8 @@ impl Admission {
     ) -> (Vec<Slot<O, T>>, Ticket<Vec<Done<O, T>>>) {
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new_on(self.timers.clock(), deadline, keys);
+        // Before any op is admitted: an op that waits for the medium for ever is still answered in
+        // time.
         self.timers.schedule(deadline, &batch.expiry());
         (slots, ticket)
     }
@@ -80,6 +82,7 @@ impl Admission {
         throttled: T,
     ) -> Option<(O, Slot<O, T>)> {
         if let Some(error) = refusal {
+            // No capacity is asked for: an op that can never be served must not wait behind others.
             slot.finish(op, Err(error.with_tier(Arc::clone(&self.tier))));
             return None;
         }
@@ -101,6 +104,7 @@ impl Admission {
         op: &'static str,
         deadline: Instant,
     ) -> (Option<Reply<T>>, Ticket<Result<T, Error>>) {
+        // Lookups and removes carry no memory, but count as ops.
         let pass = match self.gate.enter(0) {
             Ok(pass) => pass,
             Err(kind) => return (None, Ticket::ready(Err(self.error(kind).with_op(op)))),
@@ -118,6 +122,8 @@ impl Admission {
 
     /// Resolves when the tier may admit another op; see [`Gate::ready`].
     pub fn ready(&self, deadline: Instant) -> Ticket<Result<(), Error>> {
+        // The waiter first, then its timer: the other way round, the timer could pass before there
+        // is anything to expire.
         let ticket = self.gate.ready(deadline);
         self.timers.schedule(deadline, &self.gate.expiry());
         ticket

@@ -54,6 +54,7 @@ struct State<O: Op, T: Send + 'static> {
     done: Vec<Option<Done<O, T>>>,
     keys: Vec<Key>,
     passes: Vec<Option<Pass>>,
+    // Slots that are not finished, stranded ones too: it may reach 0 after the batch was answered.
     left: usize,
     completer: Option<Completer<Answers<O, T>>>,
 }
@@ -92,6 +93,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
             completer: Some(completer),
         };
         let inner = Arc::new(Inner { clock: clock.clone(), deadline, state: Mutex::new(state) });
+        // No slot will ever finish, so nothing else would resolve the ticket.
         if n == 0 {
             inner.answer(&mut lock(&inner.state)).complete();
         }
@@ -124,11 +126,14 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         // The one place that takes the completer, under the lock. Of a last slot and a deadline
         // that come at the same time, one gets it.
         let Some(completer) = state.completer.take() else { return BatchResults(None) };
+        // Taken and not cloned: `finish` checks the completer before it uses keys or results, so
+        // without the completer neither is read again.
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
             done.unwrap_or_else(|| {
                 let error =
                     Error::new(ErrorKind::Timeout, "the deadline passed").with_key(*key.digest());
+                // Without its memory, which the medium may still write to or read from.
                 Done { op: O::bare(key), result: Err(error) }
             })
         });
@@ -137,12 +142,14 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
 
     fn finish(&self, index: usize, done: Option<Done<O, T>>) {
         let mut state = lock(&self.state);
+        // Taken under the lock that `expire` needs: from here on the deadline cannot strand it.
         let mut pass = state.passes[index].take();
         state.left -= 1;
         let mut late = None;
         if state.completer.is_some() {
             let key = state.keys[index].clone();
             state.done[index] = Some(done.unwrap_or_else(|| {
+                // The slot was dropped: its thread panicked, or its executor was shut down.
                 let error =
                     Error::new(ErrorKind::Closed, "the tier's worker ended without an answer");
                 Done { result: Err(error.with_key(*key.digest())), op: O::bare(key) }
@@ -169,7 +176,9 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
 impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = lock(&self.state);
+        // Answered already: no further timer is needed for this batch.
         state.completer.as_ref()?;
+        // A timer may fire early, when its thread wakes for another one.
         if now < self.deadline {
             return Some(self.deadline);
         }
@@ -198,6 +207,8 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
         let mut state = lock(&self.batch.state);
         // The deadline passed before the pass was attached, so `expire` could not strand it.
         let woken = state.completer.is_none().then(|| pass.mark_stranded());
+        // Usually none. Dropped after the lock, because its drop takes the gate's lock and wakes
+        // callers.
         let before = state.passes[self.index].replace(pass);
         drop(state);
         drop(before);
@@ -212,6 +223,7 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
     /// Why an op that has not begun need not begin: `Canceled`, or `Timeout` past its deadline.
     pub fn is_over(&self) -> Option<ErrorKind> {
         match &lock(&self.batch.state).completer {
+            // A slot that asks is not finished, so only the deadline can have taken the completer.
             None => Some(ErrorKind::Timeout),
             Some(completer) if completer.is_canceled() => Some(ErrorKind::Canceled),
             Some(_) if self.batch.clock.now() >= self.batch.deadline => Some(ErrorKind::Timeout),
@@ -222,6 +234,7 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
 
 impl<O: Op, T: Send + 'static> Drop for Slot<O, T> {
     fn drop(&mut self) {
+        // Also while a panic unwinds: the caller gets an answer whatever happens to a worker.
         if !self.finished {
             self.batch.finish(self.index, None);
         }

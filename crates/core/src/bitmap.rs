@@ -29,6 +29,7 @@ impl Bitmap {
     ///
     /// If the number is not below the length.
     pub fn insert(&mut self, n: usize) {
+        // A number in the unused bits of the last word would be counted but never listed.
         assert!(n < self.len, "{n} is not below {}", self.len);
         self.words[n / 64] |= 1 << (n % 64);
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often a thread that waits on a manual clock reads it, in real time.
+// A manual clock has no way to wake such a thread, and a test notices no delay of this size.
 const POLL: Duration = Duration::from_millis(1);
 
 /// A source of time: the machine's clock, or a test's [`ManualClock`]. A clone is the same clock.
@@ -46,6 +47,7 @@ struct State {
     passed: Duration,
     /// The sum of all jumps of the wall clock.
     jumped: Duration,
+    // Weak: a clock outlives the tiers that a test opens with it.
     timers: Vec<Weak<dyn Timers>>,
 }
 
@@ -75,6 +77,8 @@ impl Clock {
             None => SystemTime::now(),
             Some(manual) => {
                 let state = manual.lock();
+                // Both under one lock, so that no reader sees a jump without the time that passed
+                // before it.
                 manual.wall + state.passed + state.jumped
             }
         }
@@ -101,6 +105,7 @@ impl Clock {
         until: Instant,
     ) -> MutexGuard<'a, T> {
         let left = until.saturating_duration_since(self.now());
+        // Past the time: waiting with a timeout of 0 would give up the lock for nothing.
         if left.is_zero() {
             return guard;
         }
@@ -112,6 +117,7 @@ impl Clock {
     pub(crate) fn register(&self, timers: Weak<dyn Timers>) {
         if let Some(manual) = &self.0 {
             let mut state = manual.lock();
+            // A test may open hundreds of tiers on one clock; those that are closed leave here.
             state.timers.retain(|timers| timers.strong_count() > 0);
             state.timers.push(timers);
         }
@@ -148,6 +154,7 @@ impl ManualClock {
         let mut state = manual.lock();
         state.passed += time;
         let timers: Vec<_> = state.timers.iter().filter_map(Weak::upgrade).collect();
+        // A timer reads this clock, so it must not be locked while they run.
         drop(state);
         timers.iter().for_each(|timers| timers.carry_out());
     }

@@ -54,6 +54,7 @@ impl Ctx {
     pub fn within_on(clock: &Clock, timeout: Duration) -> Self {
         let now = clock.now();
         Ctx {
+            // A caller may pass `Duration::MAX` for "no limit"; an addition would panic.
             deadline: now.checked_add(timeout).unwrap_or(now + A_CENTURY),
             class: Class::Demand,
             hint: Hint::default(),
@@ -114,6 +115,7 @@ impl Ctx {
     pub fn for_part(&self, keys: &[Digest], places: &[usize]) -> Self {
         let mut part = self.clone();
         part.chain = self.chain.and_then(|chain| chain.part(keys, places));
+        // Written down now, because the part alone no longer shows which chunks belong together.
         if self.atomic && self.atomic_set.is_none() {
             part.atomic_set = Some(keys.into());
         }
@@ -169,6 +171,7 @@ impl Chain {
     /// consecutive.
     pub fn part(self, keys: &[Digest], places: &[usize]) -> Option<Chain> {
         let first = *places.first()?;
+        // A gap breaks the chain: the key in front of a place would not be its parent.
         let one_after_another = places.iter().enumerate().all(|(n, at)| *at == first + n);
         let parent = if first == 0 { self.parent } else { Some(*keys.get(first - 1)?) };
         one_after_another.then(|| Chain { parent, depth: self.depth.saturating_add(first as u32) })

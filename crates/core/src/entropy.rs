@@ -8,10 +8,13 @@ use kvtier_key::Digest;
 /// library's hash keys, which the system made too.
 pub fn random_bytes() -> [u8; 32] {
     let mut bytes = [0; 32];
+    // A file and no system call, so that this crate needs neither `unsafe` nor another library.
     if File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).is_ok() {
         return bytes;
     }
     let seeds: Vec<u8> =
+        // Eight hashes of 64 bits. The keys of `RandomState` come from the system when a thread
+        // uses it first.
         (0..8u8).flat_map(|n| RandomState::new().hash_one(n).to_le_bytes()).collect();
     Digest::derive("kvtier entropy", &seeds).0
 }

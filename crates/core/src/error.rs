@@ -44,6 +44,7 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+// Results of hot paths carry an error only rarely; boxed, it does not make them larger.
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
 
 impl Error {
@@ -132,6 +133,8 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,
+            // Each of them depends on load, on other chunks or on the medium, which all change
+            // without the caller.
             ErrorKind::Full | ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled
         )
     }
@@ -148,6 +151,7 @@ impl fmt::Display for Error {
         }
         f.write_str(&e.what)?;
         if let Some(key) = &e.key {
+            // 64 bits identify a key in a log, and leave the line readable.
             write!(f, " (key {})", &key.to_hex()[..16])?;
         }
         if let Some((offset, len)) = e.range {

@@ -33,6 +33,7 @@ use crate::{
 pub trait TierExt: Tier {
     /// Loads one chunk.
     fn load_one(&self, ctx: &Ctx, op: Load) -> impl Future<Output = Done<Load, Loaded>> + Send {
+        // Submitted before the future is polled, so that the op runs even if the caller polls late.
         let ticket = self.load(ctx, vec![op]);
         async move { ticket.await.pop().expect("a batch of one is answered by one") }
     }
@@ -66,8 +67,10 @@ pub trait TierExt: Tier {
     ) -> impl Future<Output = Vec<Done<Load, Loaded>>> + Send {
         async move {
             let throttled = |d: &Done<Load, Loaded>| matches!(d.result, Ok(Loaded::Throttled));
+            // Before the ops are given away: a retry is a part of this batch and needs its order.
             let keys = digests_of(&ops);
             let mut all: Vec<_> = self.load(ctx, ops).await;
+            // Only the refused ops again. Those with a result keep it, and their memory.
             while self.may_retry(ctx, all.iter().any(throttled)).await {
                 let (at, ops) = take_if(&mut all, throttled);
                 let answers = self.load(&ctx.for_part(&keys, &at), ops).await;
@@ -91,6 +94,8 @@ pub trait TierExt: Tier {
             let mut all: Vec<_> = self.save(ctx, ops).await;
             while self.may_retry(ctx, all.iter().any(throttled)).await {
                 let (at, ops) = take_if(&mut all, throttled);
+                // `for_part` keeps the whole atomic set: a set of the retried chunks alone would
+                // become visible without the others.
                 let answers = self.save(&ctx.for_part(&keys, &at), ops).await;
                 put_back(&mut all, at, answers);
             }
@@ -143,6 +148,8 @@ pub trait TierExt: Tier {
     /// Whether there is something to retry, capacity for it, and time left.
     #[doc(hidden)]
     fn may_retry(&self, ctx: &Ctx, needed: bool) -> impl Future<Output = bool> + Send {
+        // The deadline first: a tier that is ready at once would otherwise be asked again and again
+        // after it.
         async move { needed && Instant::now() < ctx.deadline && self.ready(ctx).await.is_ok() }
     }
 }
@@ -164,6 +171,8 @@ fn take_if<O: Op, T>(
 ) -> (Vec<usize>, Vec<O>) {
     let take = |(i, done): (usize, &mut Done<O, T>)| {
         picked(done).then(|| {
+            // A placeholder until the retry is answered. If this future is dropped before, the op's
+            // memory returns by itself.
             let bare = O::bare(done.op.key().clone());
             done.result = Err(Error::new(ErrorKind::Throttled, "offered again"));
             (i, std::mem::replace(&mut done.op, bare))

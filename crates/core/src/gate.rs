@@ -50,6 +50,8 @@ impl GateLimits {
         GateLimits {
             ops_max,
             bytes_max,
+            // More than are admitted at once: if one stall strands all of them, others may still
+            // enter. Bytes cost more, so they have no such margin.
             stranded_ops_max: ops_max.saturating_mul(4),
             stranded_bytes_max: bytes_max,
             waiters_max: 1024,
@@ -147,6 +149,7 @@ impl Gate {
     /// [`close`](Gate::close).
     pub fn enter(&self, bytes: u64) -> Result<Pass, ErrorKind> {
         let mut state = lock(&self.0.state);
+        // Before the limits: a closed gate stays closed however much capacity there is.
         if state.closed {
             return Err(ErrorKind::Closed);
         }
@@ -181,6 +184,8 @@ impl Gate {
         if !state.refused && self.0.has_capacity(&state, 1) {
             return Ticket::ready(Ok(()));
         }
+        // Each waiter is memory of this process. A caller beyond the bound gets an error that it
+        // can act upon instead.
         if state.waiters.len() >= self.0.limits.waiters_max {
             let what = format!(
                 "{} callers already wait for capacity; lower the concurrency",
@@ -201,6 +206,8 @@ impl Gate {
         // be.
         let waiters = std::mem::take(&mut state.waiters);
         let (completer, ticket) = ticket();
+        // Not `now.ops`: stranded passes hold memory, and released ones may not have sent their
+        // result.
         if state.all == 0 {
             completer.complete(Ok(()));
         } else {
@@ -237,7 +244,10 @@ impl Inner {
     fn has_capacity(&self, state: &State, bytes: u64) -> bool {
         let now = &state.now;
         now.ops < self.limits.ops_max
+            // `bytes == 0` lets the one op through that is larger than the budget.
             && (now.bytes == 0 || now.bytes.saturating_add(bytes) <= self.limits.bytes_max)
+            // The size of the new op does not count here: what matters is how much the medium
+            // failed to return.
             && now.stranded_ops < self.limits.stranded_ops_max
             && now.stranded_bytes < self.limits.stranded_bytes_max
     }
@@ -248,6 +258,7 @@ impl Expire for Inner {
         let mut state = lock(&self.state);
         // Taken under the lock and answered without it, as everywhere here.
         let late: Vec<_> = state.waiters.extract_if(.., |(deadline, _)| *deadline <= now).collect();
+        // One registration may serve several waiters: this says when the next of them is due.
         let next = state.waiters.iter().map(|(deadline, _)| *deadline).min();
         drop(state);
         for (_, waiter) in late {
@@ -264,6 +275,7 @@ impl Inner {
     /// Takes all waiters out after capacity was freed. The first to enter gets it; the others wait
     /// again.
     fn wake(&self, state: &mut State) -> Woken {
+        // Even without capacity for one byte: the next `enter` decides anew.
         state.refused = false;
         Woken(if self.has_capacity(state, 1) {
             std::mem::take(&mut state.waiters)
@@ -290,6 +302,8 @@ impl Pass {
     /// Like [`strand`](Pass::strand) for callers that hold a lock: they wake the waiters later.
     pub(crate) fn mark_stranded(&mut self) -> Woken {
         let mut state = lock(&self.gate.state);
+        // An op may finish while its deadline passes. A pass that is released already must not
+        // count as stranded.
         if self.share == Share::Awaited {
             self.share = Share::Stranded;
             state.now.ops -= 1;
@@ -298,6 +312,7 @@ impl Pass {
             state.now.stranded_bytes += self.bytes;
             state.now.stranded_total += 1;
         }
+        // The ops budget is free again, so others may enter, unless a stranded budget is full now.
         self.gate.wake(&mut state)
     }
 
@@ -313,6 +328,7 @@ impl Pass {
                 state.now.stranded_ops -= 1;
                 state.now.stranded_bytes -= self.bytes;
             }
+            // `Drop` calls this again after an explicit release.
             Share::Nothing => return,
         }
         let woken = self.gate.wake(&mut state);

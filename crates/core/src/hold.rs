@@ -16,6 +16,7 @@ impl Ticket<Result<LookedUp, Error>> {
         if hold == Hold::None {
             return self;
         }
+        // Weak: a ticket that its caller keeps must not keep a closed tier open.
         let owner = Arc::downgrade(owner);
         self.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(id), .. }), Some(owner)) = (answer, owner.upgrade()) {
@@ -29,6 +30,7 @@ impl Reply<LookedUp> {
     /// Sends the answer. Calls `release` with its hold if the deadline came first.
     pub fn complete_or_release(self, found: Result<LookedUp, Error>, release: impl FnOnce(HoldId)) {
         let hold = found.as_ref().ok().and_then(|found| found.hold);
+        // The caller got `Timeout` and never learns of the hold, so it would last until it expires.
         if !self.complete(found)
             && let Some(hold) = hold
         {

@@ -60,13 +60,16 @@ impl Listeners {
     /// Adds a listener, which receives the events pushed from now on.
     pub fn add(&self, listener: Arc<dyn Listener>) {
         let mut state = self.state();
+        // A new list, so that a delivery in progress keeps the one it began with and needs no lock.
         state.all = state.all.iter().cloned().chain([listener]).collect();
+        // Last: a thread that sees the flag finds the listener under the lock.
         self.any.store(true, Ordering::Release);
     }
 
     /// Queues an event for a change that has just been made. Fast, and calls no listener: a tier
     /// calls it under its own locks.
     pub fn push(&self, event: Event) {
+        // Most tiers have no listener. They pay one atomic read for each change.
         if self.any.load(Ordering::Acquire) {
             let mut state = self.state();
             // Once one event is dropped, drop all until the queue is delivered: what listeners
@@ -84,7 +87,9 @@ impl Listeners {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
+        // Until the queue is empty: threads that pushed meanwhile have left it to this one.
         while let Some((all, events)) = self.begin_delivery() {
+            // Ends `busy` before the next look at the queue, also when a listener panics.
             let _busy = Busy(self);
             all.iter().for_each(|listener| listener.on_events(&events));
         }
@@ -93,11 +98,14 @@ impl Listeners {
     /// The events to deliver, for the one thread that may.
     fn begin_delivery(&self) -> Option<(Arc<[Arc<dyn Listener>]>, Vec<Event>)> {
         let mut state = self.state();
+        // The flag, the queue and their check are under one lock. So a thread that pushes either
+        // finds `busy`, and is served, or delivers itself.
         if state.busy || state.waiting.is_empty() {
             return None;
         }
         state.busy = true;
         let mut events = std::mem::take(&mut state.waiting);
+        // At the end of the batch: the lost events came after the ones in it.
         let missed = std::mem::take(&mut state.missed);
         events.extend((missed > 0).then_some(Event::Missed { events: missed }));
         Some((Arc::clone(&state.all), events))

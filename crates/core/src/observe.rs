@@ -83,6 +83,7 @@ impl Usage {
     /// The usage of this and another medium together. A chunk on both counts twice, as it occupies
     /// both. Unknown or unlimited where one of them is.
     pub fn combine(mut self, other: Usage) -> Self {
+        // An overflow counts as unknown or unlimited, too.
         let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
         self.used_bytes = sum(self.used_bytes, other.used_bytes);
         self.capacity_bytes = sum(self.capacity_bytes, other.capacity_bytes);

@@ -203,6 +203,7 @@ impl LookedUp {
     pub fn with_hold(mut self, hold: Option<HoldId>, keys: &[Key], gone: &[Digest]) -> Self {
         self.hold = hold;
         if !gone.is_empty() {
+            // A lookup may have thousands of keys, so comparing each with each would be too slow.
             let gone: HashSet<&Digest> = gone.iter().collect();
             let found = keys.iter().zip(&mut self.found);
             found

@@ -80,6 +80,8 @@ impl<T: Send + 'static> Reply<T> {
 
     /// Sends `Timeout` or `Canceled` for an op that [is over](Reply::is_over).
     pub fn give_up(self) {
+        // Both may be true. The deadline is then the better answer, as it says that time was too
+        // short.
         let late = self.inner.clock.now() >= self.inner.deadline;
         let (kind, what) =
             if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
@@ -92,6 +94,8 @@ const LATE: &str = "the deadline passed";
 
 impl<T> Inner<T> {
     fn complete(&self, answer: Result<T, Error>) -> bool {
+        // Taken under the lock and used without it: to send wakes tasks, which is the caller's
+        // code.
         let completer = lock(&self.completer).take();
         let is_sent = completer.is_some();
         if let Some(completer) = completer {
@@ -106,6 +110,7 @@ impl<T: Send> Expire for Inner<T> {
         if now < self.deadline {
             return Some(self.deadline);
         }
+        // Does nothing if the worker was first: whichever takes the completer sends.
         self.complete(Err(Error::new(ErrorKind::Timeout, LATE).with_op(self.op)));
         None
     }

@@ -89,6 +89,7 @@ impl<T> Ticket<T> {
                 State::Ready(answer) => return answer,
                 pending => *state = pending,
             }
+            // A loop, since a condition variable may wake without a reason.
             state = self.0.ready.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
@@ -146,6 +147,7 @@ impl<T> Future for Ticket<T> {
         match std::mem::replace(&mut *state, State::Taken) {
             State::Ready(answer) => Poll::Ready(answer),
             State::Pending(_) => {
+                // The latest waker replaces earlier ones: a task may move between executors.
                 *state = State::Pending(Some(cx.waker().clone()));
                 Poll::Pending
             }
@@ -172,6 +174,7 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // The last of the two sides is gone, so the result can no longer be taken: if it is still
         // here, what it grants was never used.
+        // Both locks are free: there is no other reference any more.
         let undo = lock(&self.undo).take();
         let state = std::mem::replace(&mut *lock(&self.state), State::Taken);
         if let (Some(undo), State::Ready(answer)) = (undo, state) {
@@ -190,6 +193,7 @@ impl<T> Shared<T> {
         }
         let before = std::mem::replace(&mut *state, State::Ready(answer));
         drop(state);
+        // One thread at most waits: `wait` consumes the ticket.
         self.ready.notify_one();
         if let State::Pending(Some(waker)) = before {
             waker.wake();

@@ -80,6 +80,7 @@ impl Timekeeper {
 
     /// Like [`start`](Timekeeper::start), on this clock.
     pub fn start_on(clock: Clock, name: &str) -> std::io::Result<Self> {
+        // The clock needs a reference to the timers before they are complete.
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             clock.register(me.clone());
             Shared {
@@ -103,7 +104,9 @@ impl Timekeeper {
     /// Calls `what.expire` at `when`, unless the object is gone by then.
     pub fn schedule(&self, when: Instant, what: &Arc<dyn Expire>) {
         let mut queue = self.shared.lock();
+        // Only a timer that is now the first changes how long the thread may sleep.
         let sooner = queue.heap.peek().is_none_or(|Reverse(first)| when < first.0);
+        // The number makes timers of one time fire in the order in which they were scheduled.
         let n = queue.next;
         queue.next += 1;
         queue.drop_dead();
@@ -121,12 +124,15 @@ const TIMERS_MIN: usize = 256;
 impl TimerQueue {
     /// Whether the first timer is due, or its object is gone.
     fn is_due(&self, now: Instant) -> bool {
+        // A dead timer is "due" so that it leaves the queue at once, instead of a wake-up at its
+        // time.
         self.heap.peek().is_some_and(|Reverse(first)| first.0 <= now || first.2.strong_count() == 0)
     }
 
     /// Removes the timers of objects that are gone, whenever the number of timers has doubled.
     fn drop_dead(&mut self) {
         if self.heap.len() >= self.full.max(TIMERS_MIN) {
+            // Linear, but only after the queue has doubled: constant time for each timer.
             self.heap.retain(|Reverse(timer)| timer.2.strong_count() > 0);
             self.full = 2 * self.heap.len();
         }
@@ -146,6 +152,7 @@ impl Shared {
                 queue = self.fire(queue, now);
                 continue;
             }
+            // Nothing is due: a test that waits in `carry_out` may go on.
             if self.clock.is_manual() {
                 self.carried_out.notify_all();
             }
@@ -164,7 +171,9 @@ impl Shared {
         mut queue: std::sync::MutexGuard<'a, TimerQueue>,
         now: Instant,
     ) -> std::sync::MutexGuard<'a, TimerQueue> {
+        // Popped before the lock is given up, so that no timer fires twice.
         let Some(Reverse(ScheduledExpiry(_, _, what))) = queue.heap.pop() else { return queue };
+        // For `carry_out`: the heap may be empty while the last timer still runs.
         queue.firing = true;
         drop(queue);
         // `expire` wakes tasks, which is code of the caller: its panic must not stop the timers of
@@ -173,6 +182,8 @@ impl Shared {
         let again = catch_unwind(AssertUnwindSafe(expire)).unwrap_or(None);
         let mut queue = self.lock();
         queue.firing = false;
+        // A strong reference was held only during the call, so an object that ended meanwhile is
+        // dropped.
         if let Some(when) = again {
             let n = queue.next;
             queue.next += 1;
@@ -200,6 +211,8 @@ impl Drop for Timekeeper {
         self.shared.changed.notify_one();
         self.shared.carried_out.notify_all();
         if let Some(thread) = self.thread.take()
+            // The last reference to a tier may be dropped by a timer, on this very thread, which
+            // cannot wait for itself.
             && thread.thread().id() != std::thread::current().id()
         {
             let _ = thread.join();

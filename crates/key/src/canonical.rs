@@ -21,8 +21,8 @@ pub(crate) fn encode(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
             out.extend_from_slice(&rank.0.to_le_bytes());
             out.extend_from_slice(&group.to_le_bytes());
             field(out, hash.as_bytes());
-            // The salt is a secret of a tenant, and these bytes lie on media. Keyed by the
-            // namespace, one salt has unrelated digests in two namespaces.
+            // The salt is a secret of a tenant, and these bytes are stored. Keyed by the namespace,
+            // one salt has unrelated digests in two namespaces.
             let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
             // No salt stays an empty field, and can never equal a digest of 32 bytes.
             field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });

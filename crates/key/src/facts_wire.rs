@@ -46,7 +46,7 @@ impl Facts {
         let (parent, depth) = self.parent.unwrap_or_default();
         let flags = if self.parent.is_some() { HAS_PARENT } else { 0 };
         out.extend_from_slice(&MAGIC);
-        // In the order of the table: these four lie next to each other.
+        // In the order of the table: these four are adjacent.
         for short in [VERSION, record_bytes(self.sums.crcs().len()) as u16, flags, self.codec.0] {
             out.extend_from_slice(&short.to_le_bytes());
         }
