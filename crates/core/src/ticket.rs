@@ -59,6 +59,8 @@ enum State<T> {
     Taken,
 }
 
+const TAKEN: &str = "a ticket was used after it had given its answer";
+
 /// A ticket and its completer.
 pub fn ticket<T: Dropped>() -> (Completer<T>, Ticket<T>) {
     let shared = Arc::new(Shared {
@@ -82,11 +84,17 @@ impl<T: Dropped> Ticket<T> {
 
 impl<T> Ticket<T> {
     /// Blocks this thread until the result is there.
+    ///
+    /// # Panics
+    ///
+    /// If the result was taken by polling the ticket.
     pub fn wait(self) -> T {
         let mut state = lock(&self.0.state);
         loop {
             match std::mem::replace(&mut *state, State::Taken) {
                 State::Ready(answer) => return answer,
+                // No further result will come, so to wait would block for ever.
+                State::Taken => panic!("{TAKEN}"),
                 pending => *state = pending,
             }
             // A loop, since a condition variable may wake without a reason.
@@ -151,7 +159,7 @@ impl<T> Future for Ticket<T> {
                 *state = State::Pending(Some(cx.waker().clone()));
                 Poll::Pending
             }
-            State::Taken => panic!("a ticket was polled after it had given its answer"),
+            State::Taken => panic!("{TAKEN}"),
         }
     }
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -318,4 +318,20 @@ fn a_clock_moves_on_while_the_objects_of_timers_are_dropped() {
     }
     drop(drops);
     dropper.join().unwrap();
+}
+
+#[test]
+fn a_ticket_that_gave_its_result_panics_and_does_not_block() {
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let waiting = std::thread::spawn(move || {
+        let _done = done;
+        let mut ticket = Ticket::<Result<u32, Error>>::ready(Ok(7));
+        let polled = Pin::new(&mut ticket).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
+        let _ = ticket.wait();
+    });
+    let ended = is_done.recv_timeout(Duration::from_secs(5));
+    assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected), "it blocks");
+    let panic = waiting.join().unwrap_err();
+    assert!(panic.downcast_ref::<String>().unwrap().contains("had given its answer"));
 }
