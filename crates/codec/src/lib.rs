@@ -9,10 +9,10 @@
 
 mod codec;
 mod error;
+mod identity;
 mod lz4;
-mod naive;
 
 pub use codec::{Codec, by_id, by_name};
 pub use error::{Error, ErrorKind};
+pub use identity::IdentityCodec;
 pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};
-pub use naive::Naive;

@@ -29,6 +29,7 @@ impl Codec for Lz4 {
     }
 
     fn encode(&self, raw: &[u8], out: &mut [u8]) -> Result<usize, Error> {
+        // Refuses payloads above the limit of LZ4 before anything is written.
         self.bound(raw.len())?;
         let space = out.len();
         block::compress_into(raw, out).map_err(|error| {
@@ -39,10 +40,13 @@ impl Codec for Lz4 {
 
     fn decode(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error> {
         let corrupt = |why: String| Err(Error::new(ErrorKind::Corrupt, why));
+        // The raw length comes from a record on a medium. No encoder here ever wrote such a chunk.
         if raw.len() > LZ4_RAW_BYTES_MAX {
             return corrupt(format!("{} raw bytes are more than LZ4 writes at once", raw.len()));
         }
         match block::decompress_into(stored, raw) {
+            // A block does not state its length: one that ends early is a valid block of another
+            // chunk.
             Ok(len) if len == raw.len() => Ok(()),
             Ok(len) => corrupt(format!("the LZ4 block holds {len} bytes, not {}", raw.len())),
             Err(error) => corrupt(format!("no LZ4 block of {} bytes: {error}", raw.len())),

@@ -1,11 +1,13 @@
 //! Every codec: bounded, exact, and unmoved by hostile bytes.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_codec::{Codec, Error, ErrorKind, LZ4_RAW_BYTES_MAX, Lz4, Naive, by_id, by_name};
+use kvtier_codec::{
+    Codec, Error, ErrorKind, IdentityCodec, LZ4_RAW_BYTES_MAX, Lz4, by_id, by_name,
+};
 use kvtier_key::CodecId;
 use proptest::prelude::*;
 
-const ALL: [&dyn Codec; 2] = [&Naive, &Lz4];
+const ALL: [&dyn Codec; 2] = [&IdentityCodec, &Lz4];
 
 fn encoded(codec: &dyn Codec, raw: &[u8]) -> Vec<u8> {
     let mut out = vec![0; codec.bound(raw.len()).unwrap()];
@@ -36,7 +38,7 @@ fn codecs_are_found_by_id_and_by_name() {
         assert_eq!(by_id(codec.id()).unwrap().name(), codec.name());
         assert_eq!(by_name(codec.name()).unwrap().id(), codec.id());
     }
-    assert_eq!([Naive.id(), Lz4.id()], [CodecId(0), CodecId(1)], "these stand on media");
+    assert_eq!([IdentityCodec.id(), Lz4.id()], [CodecId(0), CodecId(1)], "these stand on media");
     assert_eq!(by_id(CodecId(999)).unwrap_err().kind(), ErrorKind::Unsupported);
     assert!(by_name("zip").unwrap_err().to_string().contains("naive, lz4"));
 }

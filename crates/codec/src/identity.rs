@@ -2,12 +2,13 @@ use kvtier_key::CodecId;
 
 use crate::{Codec, Error, ErrorKind};
 
-/// Stores the payload as it is.
+/// Stores the payload as it is. Configurations call it `naive`, as LMCache does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Naive;
+pub struct IdentityCodec;
 
-impl Codec for Naive {
+impl Codec for IdentityCodec {
     fn id(&self) -> CodecId {
+        // What facts without any encoding have.
         CodecId(0)
     }
 
@@ -34,6 +35,7 @@ impl Codec for Naive {
     }
 
     fn decode(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error> {
+        // `copy_from_slice` panics on other lengths, and stored bytes may be cut off.
         if stored.len() != raw.len() {
             let why = format!("{} stored bytes are not {} raw ones", stored.len(), raw.len());
             return Err(Error::new(ErrorKind::Corrupt, why));
