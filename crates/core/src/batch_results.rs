@@ -17,13 +17,13 @@ use std::time::Instant;
 
 use kvtier_key::Key;
 
-use crate::gate::Woken;
+use crate::gate::WokenWaiters;
 use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Clock, Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 
 /// One result per op, in order.
-type Answers<O, T> = Vec<Done<O, T>>;
+type DoneOps<O, T> = Vec<Done<O, T>>;
 
 /// A batch in flight. Each op gets a [`Slot`]. The ticket resolves when every slot is finished, or
 /// when the batch [expires](Expire::expire): then the unfinished ops get `Timeout`, and their
@@ -42,27 +42,27 @@ type Answers<O, T> = Vec<Done<O, T>>;
 /// }
 /// assert_eq!(ticket.wait().len(), 1);
 /// ```
-pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
+pub struct Batch<O: Op, T: Send + 'static>(Arc<SharedBatch<O, T>>);
 
-struct Inner<O: Op, T: Send + 'static> {
+struct SharedBatch<O: Op, T: Send + 'static> {
     clock: Clock,
     deadline: Instant,
-    state: Mutex<State<O, T>>,
+    state: Mutex<BatchState<O, T>>,
 }
 
-struct State<O: Op, T: Send + 'static> {
+struct BatchState<O: Op, T: Send + 'static> {
     done: Vec<Option<Done<O, T>>>,
     keys: Vec<Key>,
     passes: Vec<Option<Pass>>,
     // Slots that are not finished, stranded ones too: it may reach 0 after the batch was answered.
     left: usize,
-    completer: Option<Completer<Answers<O, T>>>,
+    completer: Option<Completer<DoneOps<O, T>>>,
 }
 
 /// One op of a batch in flight: a worker finishes it once. It may own the op's share of the tier's
 /// gate. If it is dropped unfinished, the op ends `Closed`.
 pub struct Slot<O: Op, T: Send + 'static> {
-    batch: Arc<Inner<O, T>>,
+    batch: Arc<SharedBatch<O, T>>,
     index: usize,
     finished: bool,
 }
@@ -73,7 +73,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
     pub fn new(
         deadline: Instant,
         keys: Vec<Key>,
-    ) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
+    ) -> (Self, Vec<Slot<O, T>>, Ticket<DoneOps<O, T>>) {
         Batch::new_on(&Clock::real(), deadline, keys)
     }
 
@@ -82,17 +82,18 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
         clock: &Clock,
         deadline: Instant,
         keys: Vec<Key>,
-    ) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
+    ) -> (Self, Vec<Slot<O, T>>, Ticket<DoneOps<O, T>>) {
         let (completer, ticket) = ticket();
         let n = keys.len();
-        let state = State {
+        let state = BatchState {
             done: (0..n).map(|_| None).collect(),
             passes: (0..n).map(|_| None).collect(),
             keys,
             left: n,
             completer: Some(completer),
         };
-        let inner = Arc::new(Inner { clock: clock.clone(), deadline, state: Mutex::new(state) });
+        let inner =
+            Arc::new(SharedBatch { clock: clock.clone(), deadline, state: Mutex::new(state) });
         // No slot will ever finish, so nothing else would resolve the ticket.
         if n == 0 {
             inner.answer(&mut lock(&inner.state)).complete();
@@ -110,7 +111,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
 }
 
 /// Results taken out under the lock, to be sent after it is released.
-struct BatchResults<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
+struct BatchResults<O: Op, T: Send + 'static>(Option<(Completer<DoneOps<O, T>>, DoneOps<O, T>)>);
 
 impl<O: Op, T: Send + 'static> BatchResults<O, T> {
     fn complete(self) {
@@ -120,9 +121,9 @@ impl<O: Op, T: Send + 'static> BatchResults<O, T> {
     }
 }
 
-impl<O: Op, T: Send + 'static> Inner<O, T> {
+impl<O: Op, T: Send + 'static> SharedBatch<O, T> {
     /// Takes the results out: every slot is finished, or the deadline passed.
-    fn answer(&self, state: &mut State<O, T>) -> BatchResults<O, T> {
+    fn answer(&self, state: &mut BatchState<O, T>) -> BatchResults<O, T> {
         // The one place that takes the completer, under the lock. Of a last slot and a deadline
         // that come at the same time, one gets it.
         let Some(completer) = state.completer.take() else { return BatchResults(None) };
@@ -173,7 +174,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
     }
 }
 
-impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
+impl<O: Op, T: Send + 'static> Expire for SharedBatch<O, T> {
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = lock(&self.state);
         // Answered already: no further timer is needed for this batch.
@@ -187,7 +188,7 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
         let woken: Vec<_> = state.passes.iter_mut().flatten().map(Pass::mark_stranded).collect();
         let answer = self.answer(&mut state);
         drop(state);
-        woken.into_iter().for_each(Woken::notify);
+        woken.into_iter().for_each(WokenWaiters::notify);
         answer.complete();
         None
     }
@@ -212,7 +213,7 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
         let before = state.passes[self.index].replace(pass);
         drop(state);
         drop(before);
-        woken.into_iter().for_each(Woken::notify);
+        woken.into_iter().for_each(WokenWaiters::notify);
     }
 
     /// When the result stops being of use.

@@ -39,11 +39,11 @@ pub struct ManualClock(Clock);
 struct Manual {
     began: Instant,
     wall: SystemTime,
-    state: Mutex<State>,
+    state: Mutex<ManualTime>,
 }
 
 #[derive(Default)]
-struct State {
+struct ManualTime {
     passed: Duration,
     /// The sum of all jumps of the wall clock.
     jumped: Duration,
@@ -174,7 +174,7 @@ impl Default for ManualClock {
 }
 
 impl Manual {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManualTime> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

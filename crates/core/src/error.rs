@@ -32,9 +32,9 @@ pub enum ErrorKind {
 
 /// An error of a tier: a kind, a message, and typed context. Pointer-sized. `Display` prints its
 /// own layer; the cause is its `source`. It never contains a secret: keys appear as digests.
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorParts>);
 
-struct Inner {
+struct ErrorParts {
     kind: ErrorKind,
     what: Cow<'static, str>,
     op: Option<&'static str>,
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<Error>() == size_of::<usize>());
 impl Error {
     /// An error that says `what` failed and, where the reader can act, what to do.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Error(Box::new(Inner {
+        Error(Box::new(ErrorParts {
             kind,
             what: what.into(),
             op: None,

@@ -8,11 +8,11 @@
 //!
 //! Why no waiter is lost: `ready` appends to `waiters` under the lock under which every change of
 //! the counters happens, and every change that may free capacity takes all waiters out (`wake`).
-//! Woken waiters compete; those that lose wait again. `refused` closes the loop that this would
+//! WokenWaiters waiters compete; those that lose wait again. `refused` closes the loop that this would
 //! allow: after a refusal `ready` resolves only when something has changed, because the capacity
 //! that remains was already too small for that caller.
 //!
-//! Wakers are code of the caller, so they run after the lock is released ([`Woken`]).
+//! Wakers are code of the caller, so they run after the lock is released ([`WokenWaiters`]).
 //!
 //! `close` waits for all passes, stranded ones too. A pass therefore leaves in two steps: `release`
 //! returns its capacity, and only its drop, which comes after the result is sent, lets `close`
@@ -92,15 +92,15 @@ pub struct GateStats {
 /// # Ok::<(), ErrorKind>(())
 /// ```
 #[derive(Clone)]
-pub struct Gate(Arc<Inner>);
+pub struct Gate(Arc<SharedGate>);
 
-struct Inner {
+struct SharedGate {
     limits: GateLimits,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     now: GateStats,
     waiters: Vec<Waiter>,
     idle: Vec<Completer<Result<(), Error>>>,
@@ -113,7 +113,7 @@ struct State {
 
 /// One op's share of a gate, returned on drop.
 pub struct Pass {
-    gate: Arc<Inner>,
+    gate: Arc<SharedGate>,
     bytes: u64,
     share: Share,
 }
@@ -131,14 +131,14 @@ enum Share {
 
 /// Waiters to wake once no lock is held, since their wakers are the callers' code.
 #[must_use]
-pub(crate) struct Woken(Vec<Waiter>);
+pub(crate) struct WokenWaiters(Vec<Waiter>);
 
 type Waiter = (Instant, Completer<Result<(), Error>>);
 
 impl Gate {
     /// A gate with these limits.
     pub fn new(limits: GateLimits) -> Self {
-        Gate(Arc::new(Inner { limits, state: Mutex::default() }))
+        Gate(Arc::new(SharedGate { limits, state: Mutex::default() }))
     }
 
     /// Admits one op of `bytes`.
@@ -238,10 +238,10 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the tier is closed")
 }
 
-impl Inner {
+impl SharedGate {
     /// An op larger than the whole byte budget is admitted alone. The tier then refuses it by name;
     /// here it would wait for ever.
-    fn has_capacity(&self, state: &State, bytes: u64) -> bool {
+    fn has_capacity(&self, state: &GateState, bytes: u64) -> bool {
         let now = &state.now;
         now.ops < self.limits.ops_max
             // `bytes == 0` lets the one op through that is larger than the budget.
@@ -253,7 +253,7 @@ impl Inner {
     }
 }
 
-impl Expire for Inner {
+impl Expire for SharedGate {
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = lock(&self.state);
         // Taken under the lock and answered without it, as everywhere here.
@@ -271,13 +271,13 @@ impl Expire for Inner {
     }
 }
 
-impl Inner {
+impl SharedGate {
     /// Takes all waiters out after capacity was freed. The first to enter gets it; the others wait
     /// again.
-    fn wake(&self, state: &mut State) -> Woken {
+    fn wake(&self, state: &mut GateState) -> WokenWaiters {
         // Even without capacity for one byte: the next `enter` decides anew.
         state.refused = false;
-        Woken(if self.has_capacity(state, 1) {
+        WokenWaiters(if self.has_capacity(state, 1) {
             std::mem::take(&mut state.waiters)
         } else {
             Vec::new()
@@ -285,7 +285,7 @@ impl Inner {
     }
 }
 
-impl Woken {
+impl WokenWaiters {
     /// Wakes them.
     pub(crate) fn notify(self) {
         self.0.into_iter().for_each(|(_, waiter)| waiter.complete(Ok(())));
@@ -300,7 +300,7 @@ impl Pass {
     }
 
     /// Like [`strand`](Pass::strand) for callers that hold a lock: they wake the waiters later.
-    pub(crate) fn mark_stranded(&mut self) -> Woken {
+    pub(crate) fn mark_stranded(&mut self) -> WokenWaiters {
         let mut state = lock(&self.gate.state);
         // An op may finish while its deadline passes. A pass that is released already must not
         // count as stranded.

@@ -16,7 +16,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admission;
-mod batch;
+mod batch_results;
 mod bitmap;
 mod caps;
 mod clock;
@@ -36,7 +36,7 @@ mod tier;
 mod timekeeper;
 
 pub use admission::Admission;
-pub use batch::{Batch, Slot};
+pub use batch_results::{Batch, Slot};
 pub use bitmap::Bitmap;
 pub use caps::Caps;
 pub use clock::{Clock, ManualClock};

@@ -41,13 +41,13 @@ const WAITING_MAX: usize = 1 << 16;
 /// ```
 #[derive(Default)]
 pub struct Listeners {
-    state: Mutex<State>,
+    state: Mutex<ListenerQueue>,
     /// Whether there are any listeners. If not, `push` does nothing.
     any: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct ListenerQueue {
     all: Arc<[Arc<dyn Listener>]>,
     waiting: Vec<Event>,
     /// Events dropped since the ones in `waiting`.
@@ -111,7 +111,7 @@ impl Listeners {
         Some((Arc::clone(&state.all), events))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ListenerQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,11 +25,11 @@ use crate::{Clock, Completer, Error, ErrorKind, Pass, Ticket, ticket};
 /// assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Closed);
 /// ```
 pub struct Reply<T: Send + 'static> {
-    inner: Arc<Inner<T>>,
+    inner: Arc<SharedReply<T>>,
     pass: Option<Pass>,
 }
 
-struct Inner<T> {
+struct SharedReply<T> {
     op: &'static str,
     clock: Clock,
     deadline: Instant,
@@ -51,7 +51,7 @@ impl<T: Send + 'static> Reply<T> {
         let (completer, ticket) = ticket();
         let clock = clock.clone();
         let completer = Mutex::new(Some(completer));
-        let inner = Arc::new(Inner { op, clock, deadline, completer });
+        let inner = Arc::new(SharedReply { op, clock, deadline, completer });
         (Reply { inner, pass: None }, ticket)
     }
 
@@ -92,7 +92,7 @@ impl<T: Send + 'static> Reply<T> {
 
 const LATE: &str = "the deadline passed";
 
-impl<T> Inner<T> {
+impl<T> SharedReply<T> {
     fn complete(&self, answer: Result<T, Error>) -> bool {
         // Taken under the lock and used without it: to send wakes tasks, which is the caller's
         // code.
@@ -105,7 +105,7 @@ impl<T> Inner<T> {
     }
 }
 
-impl<T: Send> Expire for Inner<T> {
+impl<T: Send> Expire for SharedReply<T> {
     fn expire(&self, now: Instant) -> Option<Instant> {
         if now < self.deadline {
             return Some(self.deadline);

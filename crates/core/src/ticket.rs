@@ -30,11 +30,11 @@ use crate::{Done, Error, ErrorKind};
 /// # Ok::<(), Error>(())
 /// ```
 #[must_use = "dropping a ticket forgets the answer"]
-pub struct Ticket<T>(Arc<Shared<T>>);
+pub struct Ticket<T>(Arc<SharedTicket<T>>);
 
 /// The sending side of a [`Ticket`]: completes it once. If it is dropped first, the ticket resolves
 /// to [`Dropped::dropped`].
-pub struct Completer<T: Dropped>(Option<Arc<Shared<T>>>);
+pub struct Completer<T: Dropped>(Option<Arc<SharedTicket<T>>>);
 
 /// The result of an operation whose [`Completer`] was dropped.
 pub trait Dropped {
@@ -45,15 +45,15 @@ pub trait Dropped {
 type Look<T> = Box<dyn FnOnce(&T) + Send>;
 type Undo<T> = Box<dyn FnOnce(T) + Send>;
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct SharedTicket<T> {
+    state: Mutex<TicketState<T>>,
     look: Mutex<Option<Look<T>>>,
     undo: Mutex<Option<Undo<T>>>,
     ready: Condvar,
     canceled: atomic::AtomicBool,
 }
 
-enum State<T> {
+enum TicketState<T> {
     Pending(Option<Waker>),
     Ready(T),
     Taken,
@@ -63,8 +63,8 @@ const TAKEN: &str = "a ticket was used after it had given its answer";
 
 /// A ticket and its completer.
 pub fn ticket<T: Dropped>() -> (Completer<T>, Ticket<T>) {
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State::Pending(None)),
+    let shared = Arc::new(SharedTicket {
+        state: Mutex::new(TicketState::Pending(None)),
         look: Mutex::new(None),
         undo: Mutex::new(None),
         ready: Condvar::new(),
@@ -91,10 +91,10 @@ impl<T> Ticket<T> {
     pub fn wait(self) -> T {
         let mut state = lock(&self.0.state);
         loop {
-            match std::mem::replace(&mut *state, State::Taken) {
-                State::Ready(answer) => return answer,
+            match std::mem::replace(&mut *state, TicketState::Taken) {
+                TicketState::Ready(answer) => return answer,
                 // No further result will come, so to wait would block for ever.
-                State::Taken => panic!("{TAKEN}"),
+                TicketState::Taken => panic!("{TAKEN}"),
                 pending => *state = pending,
             }
             // A loop, since a condition variable may wake without a reason.
@@ -104,7 +104,7 @@ impl<T> Ticket<T> {
 
     /// Whether the result is there, so that `wait` would not block.
     pub fn is_done(&self) -> bool {
-        matches!(*lock(&self.0.state), State::Ready(_))
+        matches!(*lock(&self.0.state), TicketState::Ready(_))
     }
 
     /// Calls `look` with a reference to the result when it arrives, on the thread that completes
@@ -115,7 +115,7 @@ impl<T> Ticket<T> {
     {
         let state = lock(&self.0.state);
         match &*state {
-            State::Ready(answer) => look(answer),
+            TicketState::Ready(answer) => look(answer),
             // Added under the lock of the state, so a result that arrives at the same time either
             // is seen above or finds the callback.
             _ => {
@@ -152,14 +152,14 @@ impl<T> Future for Ticket<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut state = lock(&self.0.state);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Ready(answer) => Poll::Ready(answer),
-            State::Pending(_) => {
+        match std::mem::replace(&mut *state, TicketState::Taken) {
+            TicketState::Ready(answer) => Poll::Ready(answer),
+            TicketState::Pending(_) => {
                 // The latest waker replaces earlier ones: a task may move between executors.
-                *state = State::Pending(Some(cx.waker().clone()));
+                *state = TicketState::Pending(Some(cx.waker().clone()));
                 Poll::Pending
             }
-            State::Taken => panic!("{TAKEN}"),
+            TicketState::Taken => panic!("{TAKEN}"),
         }
     }
 }
@@ -178,20 +178,20 @@ impl<T: Dropped> Completer<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedTicket<T> {
     fn drop(&mut self) {
         // The last of the two sides is gone, so the result can no longer be taken: if it is still
         // here, what it grants was never used.
         // Both locks are free: there is no other reference any more.
         let undo = lock(&self.undo).take();
-        let state = std::mem::replace(&mut *lock(&self.state), State::Taken);
-        if let (Some(undo), State::Ready(answer)) = (undo, state) {
+        let state = std::mem::replace(&mut *lock(&self.state), TicketState::Taken);
+        if let (Some(undo), TicketState::Ready(answer)) = (undo, state) {
             undo(answer);
         }
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedTicket<T> {
     fn complete(&self, answer: T) {
         let mut state = lock(&self.state);
         if let Some(look) = lock(&self.look).take() {
@@ -199,11 +199,11 @@ impl<T> Shared<T> {
             // callback still looks.
             look(&answer);
         }
-        let before = std::mem::replace(&mut *state, State::Ready(answer));
+        let before = std::mem::replace(&mut *state, TicketState::Ready(answer));
         drop(state);
         // One thread at most waits: `wait` consumes the ticket.
         self.ready.notify_one();
-        if let State::Pending(Some(waker)) = before {
+        if let TicketState::Pending(Some(waker)) = before {
             waker.wake();
         }
     }

@@ -43,11 +43,11 @@ pub trait Expire: Send + Sync {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Timekeeper {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTimers>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SharedTimers {
     clock: Clock,
     queue: Mutex<TimerQueue>,
     changed: Condvar,
@@ -81,9 +81,9 @@ impl Timekeeper {
     /// Like [`start`](Timekeeper::start), on this clock.
     pub fn start_on(clock: Clock, name: &str) -> std::io::Result<Self> {
         // The clock needs a reference to the timers before they are complete.
-        let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
+        let shared = Arc::new_cyclic(|me: &Weak<SharedTimers>| {
             clock.register(me.clone());
-            Shared {
+            SharedTimers {
                 clock,
                 queue: Mutex::default(),
                 changed: Condvar::new(),
@@ -139,7 +139,7 @@ impl TimerQueue {
     }
 }
 
-impl Shared {
+impl SharedTimers {
     fn lock(&self) -> std::sync::MutexGuard<'_, TimerQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +193,7 @@ impl Shared {
     }
 }
 
-impl Timers for Shared {
+impl Timers for SharedTimers {
     fn carry_out(&self) {
         let mut queue = self.lock();
         while !queue.closed && (queue.firing || queue.is_due(self.clock.now())) {

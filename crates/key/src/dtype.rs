@@ -36,10 +36,10 @@ pub enum DType {
 }
 
 /// (type, LMCache's name, PyTorch's name, name in GDS headers, bytes).
-type Row = (DType, &'static str, &'static str, Option<&'static str>, u32);
+type DTypeRow = (DType, &'static str, &'static str, Option<&'static str>, u32);
 
 // In the order of the variants: `row` uses the variant's number, which starts at 1, as index.
-const ROWS: [Row; 14] = [
+const ROWS: [DTypeRow; 14] = [
     (DType::Half, "half", "float16", Some("F16"), 2),
     (DType::BFloat16, "bfloat16", "bfloat16", Some("BF16"), 2),
     (DType::Float, "float", "float32", Some("F32"), 4),
@@ -92,7 +92,7 @@ impl DType {
         ROWS.iter().find(|row| row.2 == name).map(|row| row.0)
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static DTypeRow {
         &ROWS[self as usize - 1]
     }
 }

@@ -46,18 +46,18 @@ impl Json {
 
 /// Reads a text that is one value, with blanks around it at most.
 pub fn parse(text: &str) -> Option<Json> {
-    let mut reader = Reader { left: text };
+    let mut reader = JsonReader { left: text };
     let value = reader.value(0)?;
     reader.blanks();
     // Python's `json.loads` refuses text behind the value ("Extra data"), so do we.
     reader.left.is_empty().then_some(value)
 }
 
-struct Reader<'a> {
+struct JsonReader<'a> {
     left: &'a str,
 }
 
-impl Reader<'_> {
+impl JsonReader<'_> {
     fn blanks(&mut self) {
         // JSON's four blanks and no others: Unicode white space is an error in Python too.
         self.left = self.left.trim_start_matches([' ', '\t', '\n', '\r']);
