@@ -21,6 +21,7 @@ mod bitmap;
 mod caps;
 mod clock;
 mod ctx;
+mod delegate;
 mod entropy;
 mod error;
 mod ext;

@@ -5,10 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Expire, Gate, GateLimits,
-    Hint, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe,
-    Op, Pass, Presence, Removed, Save, Saved, ShedReason, Slot, Spill, Status, Ticket, Tier,
-    Timekeeper, Usage, View, ticket,
+    Batch, Completer, Ctx, Done, Error, ErrorKind, Expire, Gate, GateLimits, Hold, Key, Load,
+    Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved,
+    ShedReason, Slot, Status, Ticket, Tier, Timekeeper, delegate_tier, ticket,
 };
 
 use crate::Seed;
@@ -262,9 +261,8 @@ impl Work {
 }
 
 impl Tier for FaultTier {
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
+    delegate_tier!(inner: caps lookup_in_memory touch release release_keys ready peek spill_to);
+    delegate_tier!(inner: atomic_set_of set_quota);
 
     fn lookup(
         &self,
@@ -282,14 +280,6 @@ impl Tier for FaultTier {
         }
     }
 
-    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
-        self.inner.lookup_in_memory(keys)
-    }
-
-    fn touch(&self, keys: &[Digest], hint: &Hint) {
-        self.inner.touch(keys, hint);
-    }
-
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         self.submit(ctx, ops)
     }
@@ -303,34 +293,6 @@ impl Tier for FaultTier {
             Ok(()) => self.inner.remove(ctx, keys),
             Err(error) => Ticket::ready(Err(error)),
         }
-    }
-
-    fn release(&self, hold: HoldId) {
-        self.inner.release(hold);
-    }
-
-    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.inner.release_keys(hold, keys);
-    }
-
-    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        self.inner.ready(ctx)
-    }
-
-    fn peek(&self, key: &Key) -> Option<View> {
-        self.inner.peek(key)
-    }
-
-    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
-        self.inner.spill_to(spill)
-    }
-
-    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.atomic_set_of(key)
-    }
-
-    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.set_quota(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
@@ -349,17 +311,7 @@ impl Tier for FaultTier {
 }
 
 impl Observe for FaultTier {
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        self.inner.keys(from, max)
-    }
-
-    fn listen(&self, listener: Arc<dyn Listener>) {
-        self.inner.listen(listener);
-    }
+    delegate_tier!(inner: usage keys listen);
 
     fn status(&self) -> Status {
         let mut status = self.inner.status();

@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use kvtier::Tier;
 use kvtier::core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, KeyPage, Listener,
-    Load, Loaded, LookedUp, Mode, Observe, Op, Presence, Removed, Save, Saved, Spill, Status,
-    Ticket, Usage, View,
+    Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, Key, Load, Loaded, LookedUp, Mode, Observe,
+    Op, Presence, Save, Saved, Ticket, delegate_tier,
 };
 
 use crate::process_usage::thread_cpu_s;
@@ -84,9 +83,8 @@ pub fn take(measured: &Mutex<TierStats>) -> TierStats {
 }
 
 impl Tier for Timed {
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
+    delegate_tier!(inner: caps remove release release_keys ready peek spill_to atomic_set_of);
+    delegate_tier!(inner: set_quota close);
 
     fn lookup(
         &self,
@@ -139,60 +137,10 @@ impl Tier for Timed {
             answers.iter().filter_map(|d| d.result.as_ref().err()).for_each(|e| m.record_error(e));
         })
     }
-
-    fn peek(&self, key: &Key) -> Option<View> {
-        self.inner.peek(key)
-    }
-
-    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
-        self.inner.spill_to(spill)
-    }
-
-    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        self.inner.remove(ctx, keys)
-    }
-
-    fn release(&self, hold: HoldId) {
-        self.inner.release(hold);
-    }
-
-    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.inner.release_keys(hold, keys);
-    }
-
-    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        self.inner.ready(ctx)
-    }
-
-    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.atomic_set_of(key)
-    }
-
-    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.set_quota(tenant, bytes)
-    }
-
-    fn close(&self) -> Ticket<Result<(), Error>> {
-        self.inner.close()
-    }
 }
 
 impl Observe for Timed {
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        self.inner.keys(from, max)
-    }
-
-    fn listen(&self, listener: Arc<dyn Listener>) {
-        self.inner.listen(listener);
-    }
-
-    fn status(&self) -> Status {
-        self.inner.status()
-    }
+    delegate_tier!(inner: usage keys listen status);
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, Hint, Hold, HoldId, Key, KeyPage, Listener, Load,
-    Loaded, LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier,
-    Usage, View,
+    Ctx, Done, Error, Hold, Key, Load, Loaded, LookedUp, Mode, Observe, Presence, Removed, Save,
+    Saved, Status, Ticket, Tier, delegate_tier,
 };
 
 /// The upper ends of the buckets: powers of four from 16 µs to 17 s.
@@ -146,9 +145,8 @@ impl Meter {
 }
 
 impl Tier for Metered {
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
+    delegate_tier!(inner: caps touch release release_keys ready peek spill_to atomic_set_of);
+    delegate_tier!(inner: set_quota close);
 
     fn lookup(
         &self,
@@ -169,10 +167,6 @@ impl Tier for Metered {
         found
     }
 
-    fn touch(&self, keys: &[Digest], hint: &Hint) {
-        self.inner.touch(keys, hint);
-    }
-
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         self.timed(|meter| &meter.load, |tier| tier.load(ctx, ops))
     }
@@ -184,52 +178,10 @@ impl Tier for Metered {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         self.timed(|meter| &meter.remove, |tier| tier.remove(ctx, keys))
     }
-
-    fn release(&self, hold: HoldId) {
-        self.inner.release(hold);
-    }
-
-    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.inner.release_keys(hold, keys);
-    }
-
-    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        self.inner.ready(ctx)
-    }
-
-    fn peek(&self, key: &Key) -> Option<View> {
-        self.inner.peek(key)
-    }
-
-    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
-        self.inner.spill_to(spill)
-    }
-
-    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.atomic_set_of(key)
-    }
-
-    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.set_quota(tenant, bytes)
-    }
-
-    fn close(&self) -> Ticket<Result<(), Error>> {
-        self.inner.close()
-    }
 }
 
 impl Observe for Metered {
-    fn usage(&self) -> Usage {
-        self.inner.usage()
-    }
-
-    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        self.inner.keys(from, max)
-    }
-
-    fn listen(&self, listener: Arc<dyn Listener>) {
-        self.inner.listen(listener);
-    }
+    delegate_tier!(inner: usage keys listen);
 
     /// Adds the counters of lookups.
     fn status(&self) -> Status {

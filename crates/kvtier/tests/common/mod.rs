@@ -6,8 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, ManualClock, Removed, Status,
-    Timekeeper, Usage, ticket,
+    Batch, Clock, Error, LookedUp, ManualClock, Removed, Timekeeper, delegate_tier, ticket,
 };
 use kvtier::prelude::*;
 
@@ -184,9 +183,7 @@ impl Probe {
 }
 
 impl Tier for Probe {
-    fn caps(&self) -> &Caps {
-        self.below.caps()
-    }
+    delegate_tier!(below: caps release release_keys atomic_set_of ready close);
 
     fn lookup(
         &self,
@@ -268,42 +265,8 @@ impl Tier for Probe {
             Err(e) => Ticket::ready(Err(e)),
         }
     }
-
-    fn release(&self, hold: HoldId) {
-        self.below.release(hold);
-    }
-
-    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.below.release_keys(hold, keys);
-    }
-
-    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.below.atomic_set_of(key)
-    }
-
-    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        self.below.ready(ctx)
-    }
-
-    fn close(&self) -> Ticket<Result<(), Error>> {
-        self.below.close()
-    }
 }
 
 impl Observe for Probe {
-    fn usage(&self) -> Usage {
-        self.below.usage()
-    }
-
-    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        self.below.keys(from, max)
-    }
-
-    fn listen(&self, listener: Arc<dyn Listener>) {
-        self.below.listen(listener);
-    }
-
-    fn status(&self) -> Status {
-        self.below.status()
-    }
+    delegate_tier!(below: usage keys listen status);
 }
