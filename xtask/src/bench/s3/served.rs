@@ -1,17 +1,18 @@
 //! The server in memory that clients are measured at, pinned to a core of its own.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::bench::machine;
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
+use crate::workspace;
 
 /// The workspace of the server and the peers.
 const MANIFEST: &str = "benches/s3/Cargo.toml";
-const PROGRAM: &str = "benches/s3/target/release/kvtier-bench-s3";
 /// The longest that building everything may take.
 const BUILD_MAX_S: u64 = 60 * 60;
 
@@ -46,12 +47,21 @@ impl Setting {
 /// Builds the program. Not --locked: our own crates' dependencies may have grown since; the peers'
 /// versions stay as they are all the same.
 pub fn building() -> Cmd {
-    Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S)
+    Cmd::new("cargo build --release --manifest-path")
+        .arg(MANIFEST)
+        .arg("--target-dir")
+        .arg(folder().to_string_lossy())
+        .limit_s(BUILD_MAX_S)
+}
+
+/// Where cargo puts what it builds of that workspace: not among what it builds of ours.
+fn folder() -> PathBuf {
+    workspace::target_dir().join("bench-s3")
 }
 
 /// The program that serves and measures.
 pub fn program() -> String {
-    root().join(PROGRAM).to_string_lossy().into_owned()
+    folder().join("release/kvtier-bench-s3").to_string_lossy().into_owned()
 }
 
 impl Served {
@@ -63,7 +73,8 @@ impl Served {
 
     /// Starts what was built.
     pub fn start(setting: Setting) -> Result<Served> {
-        let certificate = root().join("target/bench-s3.pem").to_string_lossy().into_owned();
+        let certificate = workspace::target_dir().join("bench-s3.pem");
+        let certificate = certificate.to_string_lossy().into_owned();
         let words = setting.pinned(machine::cores() - 1);
         let mut server = Command::new(&words[0]);
         server.args(&words[1..]).args([&program(), "serve", "--certificate", &certificate]);
@@ -101,5 +112,13 @@ mod tests {
         let words = |is_realtime| Setting { is_realtime, ..Setting::default() }.pinned(1).join(" ");
         assert_eq!(words(false), "taskset -c 1");
         assert_eq!(words(true), "chrt -f 10 taskset -c 1");
+    }
+
+    #[test]
+    fn cargo_builds_the_program_where_it_is_started_from() {
+        let words = building().to_string();
+        let folder = words.split_once("--target-dir ").expect("the build names its folder").1;
+       
+        assert_eq!(program(), format!("{folder}/release/kvtier-bench-s3"));
     }
 }
