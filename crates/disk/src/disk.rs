@@ -1,7 +1,7 @@
 mod start;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
     Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId,
@@ -22,6 +22,7 @@ use crate::name::PAGE;
 use crate::shared::Shared;
 use crate::syncer::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
+use crate::transfer_memory::TransferMemory;
 use crate::workers::Workers;
 use crate::{DiskConfig, load, lookup, save};
 use start::{
@@ -73,9 +74,9 @@ impl<M: Mover> Disk<M> {
             config.policy.build()
         };
         let index = Index::new(index_config, policy);
-        let mut index = index
+        let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
-        let (dir_state, reader) = open_dir_state(data_dir, &config, &mut index)?;
+        let (dir_state, reader) = open_dir_state(data_dir, &config, index)?;
         let limits = GateLimits::new(config.ops_max, config.inflight_bytes_max);
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
@@ -86,9 +87,10 @@ impl<M: Mover> Disk<M> {
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
+        let memory = TransferMemory::new(tails, bounce, config.bounce_bytes);
         let quotas = config.quotas.clone();
         let compat = config.compat;
-        let shared = Arc::new(Shared::new(caps, &config, mover, dir_state, (index, tails, bounce)));
+        let shared = Arc::new(Shared::new(caps, &config, mover, dir_state, memory));
         shared.limit(&quotas);
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
@@ -235,7 +237,7 @@ impl<M: Mover> Tier for Disk<M> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
         self.shared.used(&chain, &eviction_hint(&ctx.hint));
         for (op, slot) in ops.into_iter().zip(slots) {
-            let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)
+            let refusal = load::refusal(&op, &self.shared.mover, self.shared.memory.bounce_bytes)
                 .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             let admitted = self.admission.admit(op, slot, refusal, Loaded::Throttled);
@@ -267,8 +269,12 @@ impl<M: Mover> Tier for Disk<M> {
         let pending = batch.add_pending(first, keys());
         drop(batch);
         for ((op, slot), pending) in ops.into_iter().zip(slots).zip(pending) {
-            let refusal =
-                save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
+            let refusal = save::refusal(
+                &op.key,
+                &op.from,
+                &self.shared.mover,
+                self.shared.memory.bounce_bytes,
+            );
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
             let throttled = Saved::Shed(ShedReason::Throttled);
@@ -336,7 +342,7 @@ impl<M: Mover> Observe for Disk<M> {
     fn usage(&self) -> Usage {
         let index = self.shared.index();
         let all = index.usage();
-        let quarantine_bytes = self.shared.quarantine_bytes.load(Ordering::Relaxed);
+        let quarantine_bytes = self.shared.space.quarantine_bytes.load(Ordering::Relaxed);
         let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
         let used = is_counted.then_some(all.used + quarantine_bytes);
         let tenants = index.tenants().map(|(id, totals)| {
@@ -357,7 +363,7 @@ impl<M: Mover> Observe for Disk<M> {
     }
 
     fn status(&self) -> Status {
-        let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fault = self.shared.last_fault.get();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
         let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted, \
@@ -365,7 +371,7 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(self.shared.data_dir.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.restored_note());
         reasons.extend(self.shared.data_dir.damage());
-        reasons.extend(self.shared.full_device.describe(&self.shared.clock));
+        reasons.extend(self.shared.space.full_device.describe(&self.shared.clock));
         reasons.extend(self.shared.data_dir.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
@@ -374,7 +380,7 @@ impl<M: Mover> Observe for Disk<M> {
         counters.extend([("queue_us", self.workers.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
         let healthy = !self.admission.gate().is_closed()
-            && !self.shared.full_device.sheds(&self.shared.clock);
+            && !self.shared.space.full_device.sheds(&self.shared.clock);
         Status::new(healthy, reasons, counters)
     }
 }
@@ -384,8 +390,8 @@ impl<M: Mover> Drop for Disk<M> {
     /// results or `Closed`.
     fn drop(&mut self) {
         drop(self.admission.gate().close());
-        self.shared.space_queue.close();
-        self.shared.memory_queue.close();
+        self.shared.space.queue.close();
+        self.shared.memory.queue.close();
         self.shared.mover.close();
         self.workers.pool.close();
         self.workers.syncer.close();

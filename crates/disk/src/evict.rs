@@ -22,7 +22,7 @@ impl<M: Mover> Shared<M> {
     /// Brings the index and the ledger into agreement with the directory. `false` where that
     /// failed, or was done a moment ago.
     pub fn relist(&self) -> bool {
-        self.scan_throttle.run(&self.clock, || {
+        self.space.scan_throttle.run(&self.clock, || {
             let listed = self.reconcile();
             self.check_ledger();
             listed
@@ -54,7 +54,7 @@ impl<M: Mover> Shared<M> {
     pub fn delete(&self, victims: Vec<IndexEntry>) -> usize {
         let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
         if !victims.is_empty() {
-            self.space_queue.notify();
+            self.space.queue.notify();
             self.listeners.notify();
         }
         gone
@@ -67,8 +67,8 @@ impl<M: Mover> Shared<M> {
         if !self.index().is_evicting(&digest) {
             return false;
         }
-        let _moving = self.ledger_check.moving();
-        let since = self.ledger.generation();
+        let _moving = self.space.ledger_check.moving();
+        let since = self.space.ledger.generation();
         match self.data_dir.delete(&digest, len) {
             Ok(existed) => {
                 if existed {

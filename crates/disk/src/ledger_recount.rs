@@ -6,11 +6,7 @@
 //! that a peer removed the chunk. Without such a record, and wherever else the total may be
 //! wrong, it compares the total with the directory, without a lock, and recounts where they differ.
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
 
 use kvtier_core::Event;
 use kvtier_index::{IndexEntry, SlotCursor};
@@ -22,78 +18,17 @@ use crate::mover::Mover;
 use crate::name;
 use crate::shared::Shared;
 
-/// The most missing chunks that are remembered until a record explains them.
-const LOST_MAX: usize = 4096;
-/// How long such a record may take.
-const RECORD_WITHIN: Duration = Duration::from_secs(2);
 /// A total that differs from the directory by this part of the cap is wrong even while peers change
 /// both.
 const NOISE: u64 = 128;
 /// How many entries are compared with a count while the index is locked.
 const COMPARED_AT_ONCE: usize = 4096;
 
-/// Whether the ledger may be wrong, in the view of this process.
-#[derive(Debug, Default)]
-pub struct LedgerCheck {
-    /// Held for reading while files get or lose names and the ledger follows. A recount takes it for
-    /// writing.
-    motion: RwLock<()>,
-    /// The total may be wrong.
-    suspect: AtomicBool,
-    /// Peers have the directory open, as checked last.
-    has_peers: AtomicBool,
-    /// The generation in which the index has exactly the chunks that the ledger counts, as long as no
-    /// peer opens the directory.
-    matched: Mutex<Option<Generation>>,
-    /// Chunks whose files are missing without a record.
-    lost: Mutex<HashMap<Digest, Instant>>,
-}
-
-impl LedgerCheck {
-    /// The state at the start. `recounted` where this process counted the directory alone.
-    pub fn new(recounted: Option<Recounted>, has_peers: bool) -> Self {
-        let it = LedgerCheck { has_peers: AtomicBool::new(has_peers), ..LedgerCheck::default() };
-        *lock(&it.matched) = recounted.map(|recounted| recounted.generation);
-        it.suspect.store(recounted.is_none(), Ordering::Relaxed);
-        it
-    }
-
-    /// A guard to hold while files that the ledger counts are moved, created or deleted. One thread
-    /// must not hold two.
-    pub fn moving(&self) -> RwLockReadGuard<'_, ()> {
-        self.motion.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that the total may be wrong: it is compared soon.
-    pub fn suspect(&self) {
-        self.suspect.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes a file that the index lacked. Beside peers it is one of theirs, and counted. Without
-    /// any it is of another program, and the ledger may not count it.
-    pub fn found_unknown(&self) {
-        if !self.has_peers.load(Ordering::Relaxed) {
-            self.suspect();
-        }
-    }
-
-    /// Notes that a peer removed the chunk, and released its bytes.
-    pub fn explained(&self, digest: &Digest) {
-        if self.has_peers.load(Ordering::Relaxed) {
-            lock(&self.lost).remove(digest);
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<M: Mover> Shared<M> {
     /// Counts `bytes` in the ledger if they fit below the cap and `make` creates their unfinished
     /// file. A ledger that fails grants nothing.
     pub fn claim_bytes(&self, bytes: u64, make: &mut dyn FnMut() -> bool) -> Claimed {
-        self.ledger.claim(bytes, self.capacity_bytes, make).unwrap_or_else(|e| {
+        self.space.ledger.claim(bytes, self.limits.capacity_bytes, make).unwrap_or_else(|e| {
             self.failed("cannot use the ledger", &e);
             Claimed::Full
         })
@@ -102,7 +37,7 @@ impl<M: Mover> Shared<M> {
     /// Releases the bytes of files that were deleted after `since` was read.
     pub fn uncount(&self, bytes: u64, since: Generation) {
         if bytes > 0
-            && let Err(e) = self.ledger.release(bytes, since)
+            && let Err(e) = self.space.ledger.release(bytes, since)
         {
             self.failed("cannot use the ledger", &e);
         }
@@ -110,69 +45,65 @@ impl<M: Mover> Shared<M> {
 
     /// Notes a missing file that this process did not delete. If this process is alone, and no peer
     /// changed the ledger meanwhile, the ledger still counts the file, and its bytes are released.
-    /// Otherwise a record must explain it. The caller holds [`moving`](LedgerCheck::moving) since it
+    /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger_check::LedgerCheck::moving) since it
     /// removed the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // In a foreign layout the sweep counts.
         if self.data_dir.foreign().is_some() || self.data_dir.is_read_only() {
             return;
         }
-        if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
-            let matched = *lock(&self.ledger_check.matched);
+        let check = &self.space.ledger_check;
+        if !check.has_peers() {
+            let matched = check.matched();
             // Under the registration lock no peer can open the directory, so "alone" holds until
             // the release is written.
             let mut is_released = false;
             let mut release = |since| {
-                self.ledger.release_found(bytes, since).map(|released| is_released = released)
+                self.space.ledger.release_found(bytes, since).map(|released| is_released = released)
             };
             match self.data_dir.if_alone(|| matched.map_or(Ok(()), &mut release)) {
                 Ok(true) if is_released => return,
                 // A peer came and went, and may have removed the file.
-                Ok(true) => *lock(&self.ledger_check.matched) = None,
-                Ok(is_alone) => self.ledger_check.has_peers.store(!is_alone, Ordering::Relaxed),
+                Ok(true) => check.set_matched(None),
+                Ok(is_alone) => _ = check.set_has_peers(!is_alone),
                 Err(e) => self.failed("cannot correct the ledger", &e),
             }
         }
-        let mut lost = lock(&self.ledger_check.lost);
-        if lost.len() < LOST_MAX && self.ledger_check.has_peers.load(Ordering::Relaxed) {
-            lost.insert(*digest, self.clock.now());
-        } else {
-            self.ledger_check.suspect();
+        if !check.has_peers() || !check.note_lost(digest, self.clock.now()) {
+            check.suspect();
         }
     }
 
     /// Whether the ledger should be compared with the directory.
     pub fn is_ledger_suspect(&self) -> bool {
-        let now = self.clock.now();
-        let unexplained = |since: &Instant| now.saturating_duration_since(*since) > RECORD_WITHIN;
-        let is_lost = lock(&self.ledger_check.lost).values().any(unexplained);
-        if is_lost || self.ledger.may_be_high() {
-            self.ledger_check.suspect();
+        let check = &self.space.ledger_check;
+        if check.has_unexplained(self.clock.now()) || self.space.ledger.may_be_high() {
+            check.suspect();
         }
-        self.ledger_check.suspect.load(Ordering::Relaxed)
+        check.is_suspect()
     }
 
     /// Checks whether peers have the directory open.
     pub fn detect_peers(&self) -> io::Result<()> {
         let is_alone = self.data_dir.if_alone(|| Ok(()))?;
-        let had = self.ledger_check.has_peers.swap(!is_alone, Ordering::Relaxed);
+        let had = self.space.ledger_check.set_has_peers(!is_alone);
         if had && is_alone {
             // From now on the index and the ledger can agree exactly.
-            self.ledger_check.suspect();
-            *lock(&self.ledger_check.matched) = None;
+            self.space.ledger_check.suspect();
+            self.space.ledger_check.set_matched(None);
         }
         Ok(())
     }
 
     /// Writes pending changes to the ledger. Recounts a damaged ledger, and reopens one that fails.
     pub fn share_ledger(&self) -> io::Result<()> {
-        match self.ledger.fold() {
+        match self.space.ledger.fold() {
             Err(e) if is_damage(&e) => self.recount(false),
             // Postponed: a stopped process holds the lock.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
             Err(_) => {
-                self.ledger.reopen(&self.data_dir.own())?;
-                self.ledger.fold()
+                self.space.ledger.reopen(&self.data_dir.own())?;
+                self.space.ledger.fold()
             }
             Ok(()) => Ok(()),
         }
@@ -194,13 +125,13 @@ impl<M: Mover> Shared<M> {
             Ok::<_, io::Error>((before, there, Ledger::peek(&own)?))
         };
         let checked = look().and_then(|(before, there, after)| match after {
-            Some(total) if total == there && lock(&self.ledger_check.matched).is_some() => {
-                self.ledger_check.suspect.store(false, Ordering::Relaxed);
-                lock(&self.ledger_check.lost).clear();
+            Some(total) if total == there && self.space.ledger_check.matched().is_some() => {
+                self.space.ledger_check.clear();
                 Ok(())
             }
             Some(total)
-                if before != after && total.abs_diff(there) <= self.capacity_bytes / NOISE =>
+                if before != after
+                    && total.abs_diff(there) <= self.limits.capacity_bytes / NOISE =>
             {
                 Ok(())
             }
@@ -216,27 +147,28 @@ impl<M: Mover> Shared<M> {
     pub fn recount(&self, always: bool) -> io::Result<()> {
         // Threads of this process stand still, so that no file of ours moves behind the reader.
         // Those of peers wait for the ledger's lock.
-        let still = self.ledger_check.motion.write().unwrap_or_else(PoisonError::into_inner);
+        let still = self.space.ledger_check.stand_still();
         let mut chunks = Vec::new();
         let count = || {
             let counted = self.data_dir.count()?;
             chunks = counted.chunks;
             Ok(counted.bytes)
         };
-        let Some(Recounted { before, after, generation }) = self.ledger.recount(always, count)?
+        let Some(Recounted { before, after, generation }) =
+            self.space.ledger.recount(always, count)?
         else {
             return Ok(());
         };
         if self.data_dir.foreign().is_none() {
             chunks.sort_unstable();
             self.forget_uncounted(&chunks);
-            *lock(&self.ledger_check.matched) = Some(generation);
+            self.space.ledger_check.set_matched(Some(generation));
         }
         drop(still);
         if before != Some(after) {
             tracing::warn!(tier = %self.caps.name, before, after, "the ledger differed from the directory; recounted");
         }
-        self.space_queue.notify();
+        self.space.queue.notify();
         self.listeners.notify();
         Ok(())
     }
@@ -267,7 +199,7 @@ impl<M: Mover> Shared<M> {
     /// Removes the unfinished files of dead processes, and releases their bytes. Returns whether any
     /// process had died.
     pub fn remove_stale(&self) -> bool {
-        let since = self.ledger.generation();
+        let since = self.space.ledger.generation();
         let removed_stale = self.data_dir.remove_stale().unwrap_or_else(|e| {
             self.fault(format!("cannot remove the files of dead processes: {e}"));
             RemovedStale::default()
@@ -277,7 +209,7 @@ impl<M: Mover> Shared<M> {
         }
         self.uncount(removed_stale.bytes, since);
         // Claims without allocated files are found by a recount.
-        self.ledger_check.suspect();
+        self.space.ledger_check.suspect();
         // A process may have died between publishing a chunk and appending its record.
         if self.data_dir.foreign().is_none() {
             self.changes.append_lost();
@@ -292,8 +224,8 @@ impl<M: Mover> Shared<M> {
         if chunk.len == other {
             return;
         }
-        let _moving = self.ledger_check.moving();
-        let since = self.ledger.generation();
+        let _moving = self.space.ledger_check.moving();
+        let since = self.space.ledger.generation();
         match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {
                 (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));

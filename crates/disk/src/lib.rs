@@ -9,23 +9,30 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod active_reads;
+mod assign_tenants;
 mod batch;
 mod changes;
 mod chunk_lengths;
+mod chunk_table;
 mod config;
+mod corrupt_chunks;
 mod counters;
 mod data_dir;
 mod delegate;
 mod disk;
 mod evict;
 mod file_system_probe;
+mod find_unindexed;
 pub mod footer;
 mod full_device_status;
 mod history;
 pub mod inspect;
+mod known_lengths;
+mod last_fault;
 mod layout;
 mod leadership;
 mod ledger;
+mod ledger_check;
 mod ledger_recount;
 mod load;
 mod load_buffers;
@@ -40,10 +47,12 @@ mod save;
 mod scan_throttle;
 mod shared;
 mod space;
+mod space_accounting;
 mod submit;
 mod syncer;
 mod tenant_key;
 mod thread_pool;
+mod transfer_memory;
 mod wait_queue;
 mod workers;
 

@@ -176,9 +176,9 @@ impl<M: Mover> LoadOp<M> {
         let LoadOp { shared, workers, op: Load { key, into }, slot } = self;
         // Read before the attempt, as for space: memory that returns in between ends the wait at
         // once.
-        let releases = Some(shared.memory_queue.releases());
-        let planned = match shared.tails.lease(2 * PAGE as usize) {
-            Ok(tail) => LoadBuffers::plan(into, len as usize, shared.bounce_memory(), tail),
+        let releases = Some(shared.memory.queue.releases());
+        let planned = match shared.memory.tails.lease(2 * PAGE as usize) {
+            Ok(tail) => LoadBuffers::plan(into, len as usize, shared.memory.bounce(), tail),
             Err(_) => Err(NoBuffers { leases: into, error: None }),
         };
         match planned {
@@ -190,7 +190,7 @@ impl<M: Mover> LoadOp<M> {
                 None
             }
             Err(NoBuffers { leases, error: None }) => {
-                let queue = shared.memory_queue.clone();
+                let queue = shared.memory.queue.clone();
                 let entry = QueueEntry { token, releases };
                 let op = Load { key, into: leases };
                 let load = LoadOp { shared, workers: workers.clone(), op, slot };
@@ -207,7 +207,7 @@ impl<M: Mover> LoadOp<M> {
         let shared = &self.shared;
         // The load's own memory is free by now. A load that waits for it must not wait for the
         // answer of this one.
-        shared.memory_queue.notify();
+        shared.memory.queue.notify();
         if !matches!(loaded, Ok(true)) {
             self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         }

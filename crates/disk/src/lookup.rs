@@ -139,7 +139,7 @@ impl<M: Mover> Shared<M> {
             None => lengths.iter().filter(|len| self.delete_other(digest, **len)).count(),
         };
         if deleted > 0 {
-            self.space_queue.notify();
+            self.space.queue.notify();
         }
         deleted > 0
     }
@@ -151,7 +151,7 @@ impl<M: Mover> Shared<M> {
         if !self.index().is_suspect(digest) {
             return false;
         }
-        let _moving = self.ledger_check.moving();
+        let _moving = self.space.ledger_check.moving();
         match self.data_dir.delete(digest, 0) {
             Ok(there) => {
                 if there {
@@ -175,12 +175,12 @@ impl<M: Mover> Shared<M> {
         if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
             return false;
         }
-        let _moving = self.ledger_check.moving();
-        let since = self.ledger.generation();
+        let _moving = self.space.ledger_check.moving();
+        let since = self.space.ledger.generation();
         match self.data_dir.delete(digest, len) {
             Ok(there) => {
                 if there {
-                    self.ledger_check.found_unknown();
+                    self.space.ledger_check.found_unknown();
                     self.uncount(self.data_dir.file_len(len), since);
                     self.append_change(Record::Remove(*digest));
                 }

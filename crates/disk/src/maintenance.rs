@@ -209,7 +209,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             records.iter().for_each(|record| history::apply(&mut index, record));
         }
         let number = shared.journal.begin_anew();
-        history::write_snapshot(&own, &shared.index, at_ms)?;
+        history::write_snapshot(&own, shared.chunks.index_mutex(), at_ms)?;
         self.reader.merged(at_ms);
         self.reader.forget(&living, (name, number))
     }
@@ -223,13 +223,13 @@ impl<M: Mover> MaintenanceTasks<M> {
             false
         }) {
             // Chunks behind a link are no longer in the directory.
-            shared.ledger_check.suspect();
+            shared.space.ledger_check.suspect();
         }
         shared.trim_quarantine();
         shared.remove_stale();
         shared.detect_peers()?;
         if shared.is_ledger_suspect() {
-            shared.scan_throttle.run(&shared.clock, || {
+            shared.space.scan_throttle.run(&shared.clock, || {
                 shared.check_ledger();
                 true
             });
@@ -261,7 +261,8 @@ impl<M: Mover> MaintenanceTasks<M> {
         }
         add(&shared.counters.device_full, 1);
         short = short.saturating_sub(shared.free_quarantined(short));
-        let due = (f64::from(shared.deletes_per_second_max) * since.as_secs_f64()).ceil() as u64;
+        let due =
+            (f64::from(shared.limits.deletes_per_second_max) * since.as_secs_f64()).ceil() as u64;
         for _ in 0..due {
             if short == 0 {
                 break;

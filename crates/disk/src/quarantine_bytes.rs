@@ -17,21 +17,21 @@ impl<M: Mover> Shared<M> {
     /// caller holds the chunk's [name](Self::name). In a foreign layout the ledger counts what the
     /// index had, and not what another program wrote since.
     pub fn quarantine(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
-        let _moving = self.ledger_check.moving();
-        let since = self.ledger.generation();
-        let max = quarantine::bytes_max(self.capacity_bytes);
+        let _moving = self.space.ledger_check.moving();
+        let since = self.space.ledger.generation();
+        let max = quarantine::bytes_max(self.limits.capacity_bytes);
         self.data_dir.delete_sidecar(digest)?;
         let path = self.data_dir.root().join(self.data_dir.at(digest, len)?);
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
-        self.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
+        self.space.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
         // The ledger counted the length in the file's name; the file may have another.
         let is_counted = |foreign: &Foreign| was_known && !foreign.is_uncounted(digest);
         let counted = match self.data_dir.foreign().is_none_or(is_counted) {
             true => self.data_dir.file_len(len),
             false => 0,
         };
-        self.ledger.release_later(counted.saturating_sub(kept), since);
-        self.ledger.add(kept.saturating_sub(counted))
+        self.space.ledger.release_later(counted.saturating_sub(kept), since);
+        self.space.ledger.add(kept.saturating_sub(counted))
     }
 
     /// Deletes files in quarantine until `wanted` bytes are free. Returns the bytes deleted.
@@ -43,13 +43,17 @@ impl<M: Mover> Shared<M> {
     /// put there.
     pub fn trim_quarantine(&self) {
         self.clear_quarantine(|own| {
-            quarantine::trim(own, quarantine::bytes_max(self.capacity_bytes), self.clock.wall())
+            quarantine::trim(
+                own,
+                quarantine::bytes_max(self.limits.capacity_bytes),
+                self.clock.wall(),
+            )
         });
     }
 
     fn clear_quarantine(&self, clear: impl FnOnce(&Path) -> io::Result<Cleared>) -> u64 {
-        let _moving = self.ledger_check.moving();
-        let since = self.ledger.generation();
+        let _moving = self.space.ledger_check.moving();
+        let since = self.space.ledger.generation();
         let cleared =
             clear(&self.data_dir.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
         if let Some(e) = cleared.failed {
@@ -59,7 +63,9 @@ impl<M: Mover> Shared<M> {
             self.uncount(cleared.bytes, since);
         }
         if let Ok(all) = quarantine::list(&self.data_dir.own()) {
-            self.quarantine_bytes.store(all.iter().map(|kept| kept.bytes).sum(), Ordering::Relaxed);
+            self.space
+                .quarantine_bytes
+                .store(all.iter().map(|kept| kept.bytes).sum(), Ordering::Relaxed);
         }
         cleared.bytes
     }

@@ -80,7 +80,7 @@ impl<M: Mover> Shared<M> {
         match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
-                self.ledger_check.explained(digest);
+                self.space.ledger_check.explained(digest);
                 let known = self.index().known(digest).map(|entry| entry.chunk.len);
                 known.into_iter().for_each(|len| self.removed_by_another(digest, len));
             }
@@ -157,7 +157,7 @@ impl<M: Mover> Shared<M> {
                     // Published a moment ago, or by another program: then the ledger does not count
                     // it. Or evicted since the listing: its file is looked for.
                     None => {
-                        self.ledger_check.suspect();
+                        self.space.ledger_check.suspect();
                         to_compare.push((digest, len));
                     }
                     Some(known) if known.chunk.len != len => to_compare.push((digest, len)),

@@ -14,7 +14,7 @@ use crate::shared::Shared;
 impl<M: Mover> Shared<M> {
     /// How often `.kvtier` was restored, for the status; `None` where it never was.
     pub fn restored_note(&self) -> Option<String> {
-        let times = self.restored.load(Ordering::Relaxed);
+        let times = self.recreation.times.load(Ordering::Relaxed);
         let own = self.data_dir.own();
         (times > 0)
             .then(|| format!("{} was deleted and created again, {times} times", own.display()))
@@ -33,7 +33,7 @@ impl<M: Mover> Shared<M> {
         }
         // Until all of it has succeeded the next call tries again: a directory whose ledger is not
         // attached has no cap.
-        let mut is_due = self.restore_is_due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_due = self.recreation.is_due.lock().unwrap_or_else(PoisonError::into_inner);
         let restored = self.data_dir.restore().and_then(|made| {
             let anew = made != Recovered::Nothing;
             if made == Recovered::Directory {
@@ -41,7 +41,7 @@ impl<M: Mover> Shared<M> {
             }
             if anew && !self.data_dir.is_read_only() {
                 // Counted on its own: the next fault replaces this one in the status.
-                add(&self.restored, 1);
+                add(&self.recreation.times, 1);
                 let own = self.data_dir.own();
                 self.fault(match made {
                     Recovered::Directory => format!(
@@ -80,7 +80,7 @@ impl<M: Mover> Shared<M> {
         let own = self.data_dir.own();
         self.journal.rename(self.data_dir.staging()?.name());
         self.tenants.restore(&self.data_dir)?;
-        self.ledger.reopen(&own)?;
+        self.space.ledger.reopen(&own)?;
         // The first process counts the directory. Saves under way were counted in the deleted
         // ledger, and are published or released with its generation.
         self.recount(false)?;
@@ -88,7 +88,7 @@ impl<M: Mover> Shared<M> {
             self.data_dir.with_registration_lock(|| ChangeLog::create(&own, &self.clock))?;
         }
         // Files that changed meanwhile may be counted twice.
-        self.ledger_check.suspect();
+        self.space.ledger_check.suspect();
         Ok(())
     }
 }

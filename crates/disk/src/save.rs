@@ -194,7 +194,7 @@ impl<M: Mover> Saving<M> {
         if let Some(error) = self.ended("ended while it waited for space") {
             return self.end(Err(error));
         }
-        let queue = self.shared.space_queue.clone();
+        let queue = self.shared.space.queue.clone();
         // The count is read before the attempt. Space that is released in between changes it, and
         // the wait below then ends at once.
         let releases = (token.is_some() || queue.is_empty()).then(|| queue.releases());

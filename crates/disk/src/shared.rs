@@ -1,107 +1,108 @@
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Caps, Clock, Error, ErrorKind, Event, Key, Listeners};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
-use kvtier_mem::Arena;
 
 use crate::active_reads::Readers;
 use crate::changes::ChangeLog;
 use crate::chunk_lengths::Geometry;
+use crate::chunk_table::ChunkTable;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
-use crate::data_dir::{DataDir, FileId, kind_of};
-use crate::full_device_status::FullDevice;
+use crate::data_dir::{DataDir, kind_of};
 use crate::history::Journal;
-use crate::ledger::Ledger;
-use crate::ledger_recount::LedgerCheck;
-use crate::load_buffers::BounceMemory;
-use crate::scan_throttle::ScanThrottle;
+use crate::known_lengths::KnownLengths;
+use crate::last_fault::LastFault;
+use crate::space_accounting::SpaceAccounting;
 use crate::tenant_key::Tenants;
-use crate::wait_queue::WaitQueue;
+use crate::transfer_memory::TransferMemory;
 use crate::{DiskConfig, Mover};
-
-/// How many different chunk lengths are tried for a key that a peer may have saved.
-const LENGTHS_MAX: usize = 8;
-
-/// The most corrupt files that are remembered because they could not be quarantined. The chunk of a
-/// forgotten one stays a miss here until this process saves it.
-pub const CORRUPT_MAX: usize = 4096;
-
-/// How many locks guard the chunks' names.
-const NAMES: usize = 64;
 
 /// The state of a directory tier, shared by its operations and threads.
 ///
-/// Locks are taken in this order: a chunk's [name](Shared::name), [`LedgerCheck::moving`], the
-/// corrupt files, the index. None is held while a listener is notified.
+/// It has no lock of its own: each field locks what it holds. Locks that are held together are taken
+/// in this order: [`RecreateState::is_due`] or the scan throttle, which long tasks hold; a chunk's
+/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger_check::LedgerCheck::moving); the
+/// corrupt files; the index. None but the first two is held while a listener is notified.
 #[derive(Debug)]
 pub struct Shared<M> {
+    // Fixed while the tier is open.
     pub caps: Caps,
-    pub capacity_bytes: u64,
-    pub deletes_per_second_max: u32,
-    pub space_wait_max: Duration,
-    pub durability: Durability,
+    pub limits: DiskLimits,
+    pub mover: M,
+    pub clock: Clock,
+    /// When the index's clock began.
+    began: Instant,
+
+    /// Files, the index, and files that failed a check: one lock for each chunk's name, one for the
+    /// corrupt files, one for the index.
+    pub chunks: ChunkTable,
+    /// Chunks that loads read now.
+    pub readers: Arc<Readers>,
+    pub listeners: Listeners,
+
+    /// The bytes below the cap: the ledger of all processes, and the saves that wait for space.
+    pub space: SpaceAccounting,
+    /// The tier's own buffers, and the operations that wait for one.
+    pub memory: TransferMemory,
+
+    /// The directory: where its files are, and whether it can be written.
     pub data_dir: DataDir,
-    pub ledger: Ledger,
+    /// The order of use, for the next start.
     pub journal: Journal,
     /// The log of what all processes published and deleted.
     pub changes: ChangeLog,
     pub tenants: Tenants,
-    pub mover: M,
-    pub counters: Counters,
-    /// Page pairs for [tail | footer], one for each operation.
-    pub tails: Arena,
-    /// Memory for chunks whose own memory is not aligned.
-    pub bounce: Arena,
-    pub bounce_bytes: usize,
-    pub readers: Arc<Readers>,
-    /// Bytes in quarantine, as counted last.
-    pub quarantine_bytes: AtomicU64,
     /// The geometry of the directory's chunks.
     pub geometry: Geometry,
-    /// Saves that wait for space below the cap.
-    pub space_queue: WaitQueue,
-    /// Operations that wait for `tails` or `bounce`.
-    pub memory_queue: WaitQueue,
-    pub scan_throttle: ScanThrottle,
-    /// Whether the ledger may be wrong.
-    pub ledger_check: LedgerCheck,
-    /// When the device was full last, below the cap.
-    pub full_device: FullDevice,
-    pub index: Mutex<Index>,
-    names: [Mutex<()>; NAMES],
-    /// Locked before the index.
-    corrupt_files: Mutex<HashMap<Digest, FileId>>,
-    lengths: RwLock<Vec<u64>>,
-    pub listeners: Listeners,
-    pub clock: Clock,
-    began: Instant,
-    pub last_fault: Mutex<Option<String>>,
-    /// How often `.kvtier` was deleted under the open tier and created again.
-    pub restored: AtomicU64,
-    /// `.kvtier` was created again or became writable, and not all of the steps that follow have
-    /// succeeded.
-    pub restore_is_due: Mutex<bool>,
-    /// Which length is replaced next.
-    next_length: AtomicU64,
+    /// Lengths under which chunks of peers are looked for.
+    pub lengths: KnownLengths,
+    /// One lock for those that create `.kvtier` again.
+    pub recreation: RecreateState,
+
+    pub counters: Counters,
+    pub last_fault: LastFault,
 }
 
-/// The directory's files besides chunks, opened.
+/// What the configuration limits, beside what [`Caps`] has.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskLimits {
+    pub capacity_bytes: u64,
+    pub deletes_per_second_max: u32,
+    /// How long a save waits for space that others free.
+    pub space_wait_max: Duration,
+    pub durability: Durability,
+}
+
+/// How far `.kvtier` is created again.
+#[derive(Debug)]
+pub struct RecreateState {
+    /// How often it was deleted under the open tier and created again.
+    pub times: AtomicU64,
+    /// It was created again or became writable, and not all of the steps that follow have succeeded.
+    /// Locked during those steps, so that concurrent callers wait for the first.
+    pub is_due: Mutex<bool>,
+}
+
+impl RecreateState {
+    pub fn new(is_due: bool) -> Self {
+        RecreateState { times: AtomicU64::new(0), is_due: Mutex::new(is_due) }
+    }
+}
+
+/// A directory that was just opened: its chunks, as listed, and its other files.
 pub struct DirState {
+    pub index: Index,
     pub data_dir: DataDir,
-    pub ledger: Ledger,
-    pub ledger_check: LedgerCheck,
+    pub space: SpaceAccounting,
     pub journal: Journal,
     pub changes: ChangeLog,
     pub tenants: Tenants,
-    /// Bytes in quarantine.
-    pub quarantine_bytes: u64,
     pub geometry: Geometry,
 }
 
@@ -111,74 +112,48 @@ impl<M: Mover> Shared<M> {
         config: &DiskConfig,
         mover: M,
         dir_state: DirState,
-        parts: (Index, Arena, Arena),
+        memory: TransferMemory,
     ) -> Self {
-        let (index, tails, bounce) = parts;
-        let DirState {
-            data_dir,
-            ledger,
-            ledger_check,
-            journal,
-            changes,
-            tenants,
-            quarantine_bytes,
-            geometry,
-        } = dir_state;
-        let read_only = data_dir.is_read_only();
-        Shared {
-            caps,
+        let DirState { index, data_dir, space, journal, changes, tenants, geometry } = dir_state;
+        let limits = DiskLimits {
             capacity_bytes: config.capacity_bytes,
             deletes_per_second_max: config.deletes_per_second_max,
             space_wait_max: config.space_wait_max,
             durability: config.durability,
+        };
+        // A directory that is read-only at the start was never attached.
+        let recreation = RecreateState::new(data_dir.is_read_only());
+        Shared {
+            caps,
+            limits,
+            mover,
+            began: config.clock.now(),
+            clock: config.clock.clone(),
+            chunks: ChunkTable::new(index),
+            readers: Arc::default(),
+            listeners: Listeners::default(),
+            space,
+            memory,
             data_dir,
-            ledger,
             journal,
             changes,
             tenants,
-            mover,
-            counters: Counters::default(),
-            tails,
-            bounce,
-            bounce_bytes: config.bounce_bytes,
-            readers: Arc::default(),
-            quarantine_bytes: AtomicU64::new(quarantine_bytes),
             geometry,
-            space_queue: WaitQueue::default(),
-            memory_queue: WaitQueue::default(),
-            scan_throttle: ScanThrottle::default(),
-            ledger_check,
-            full_device: FullDevice::default(),
-            index: Mutex::new(index),
-            names: [const { Mutex::new(()) }; NAMES],
-            corrupt_files: Mutex::default(),
-            lengths: RwLock::default(),
-            listeners: Listeners::default(),
-            began: config.clock.now(),
-            clock: config.clock.clone(),
-            last_fault: Mutex::default(),
-            restored: AtomicU64::new(0),
-            restore_is_due: Mutex::new(read_only),
-            next_length: AtomicU64::new(0),
+            lengths: KnownLengths::default(),
+            recreation,
+            counters: Counters::default(),
+            last_fault: LastFault::default(),
         }
     }
 
+    /// Locks the index.
     pub fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chunks.index()
     }
 
-    /// The memory for payloads that are not aligned.
-    pub fn bounce_memory(&self) -> BounceMemory<'_> {
-        BounceMemory { arena: &self.bounce, bytes: self.bounce_bytes }
-    }
-
-    /// Locks a chunk's name. Held while a file gets or loses its name and the index follows, so that
-    /// the second of two concurrent changes of one chunk sees the first. Taken before the index,
-    /// never on a mover's thread.
+    /// Locks a chunk's [name](ChunkTable::name).
     pub fn name(&self, digest: &Digest) -> MutexGuard<'_, ()> {
-        self.names[digest.as_bytes()[1] as usize % NAMES]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.chunks.name(digest)
     }
 
     /// Milliseconds on the index's clock.
@@ -232,69 +207,11 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Remembers that chunks of this length exist, so that those of peers are found by name.
-    pub fn learn_length(&self, len: u64) {
-        if self.lengths.read().unwrap_or_else(PoisonError::into_inner).contains(&len) {
-            return;
-        }
-        let mut all = self.lengths.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < LENGTHS_MAX {
-            all.push(len);
-        } else {
-            all[self.next_length.fetch_add(1, Ordering::Relaxed) as usize % LENGTHS_MAX] = len;
-        }
-    }
-
-    /// Looks on the medium for a chunk that the index lacks, of a length that `hint` or earlier chunks
-    /// suggest, and enters it into the index. Returns its length.
-    pub fn find_on_disk(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
-        let found = self.find_on_disk_quietly(key, hint);
-        self.listeners.notify();
-        found
-    }
-
-    fn find_on_disk_quietly(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
-        if let Some(foreign) = self.data_dir.foreign() {
-            return self.find_foreign(foreign, key);
-        }
-        let mut lengths = self.lengths.read().unwrap_or_else(PoisonError::into_inner).clone();
-        lengths.extend(hint);
-        lengths.extend(key.namespace().all_chunk_bytes().iter().map(|(_, bytes)| *bytes));
-        lengths.sort_unstable();
-        lengths.dedup();
-        let _one = self.name(key.digest());
-        // A chunk of an incomplete atomic set is stored, and still a miss.
-        if self.is_hidden(key.digest()) {
-            return None;
-        }
-        let find = |len: u64| Some((len, self.data_dir.find(key.digest(), len).ok().flatten()?));
-        let (len, file) = lengths.into_iter().find_map(find)?;
-        self.clear_corrupt_if_replaced(key.digest(), file);
-        let mut index = self.index();
-        // A victim's file still exists, and is about to be deleted.
-        if index.is_suspect(key.digest()) || index.is_evicting(key.digest()) {
-            return None;
-        }
-        let _ = index.insert(self.chunk(key, len));
-        self.ledger_check.found_unknown();
-        let hidden = index.is_hidden(key.digest());
-        self.listeners.push(Event::Stored { key: *key.digest(), len });
-        drop(index);
-        self.learn_length(len);
-        (!hidden).then_some(len)
-    }
-
-    /// Whether a chunk in the index is a miss because its atomic set is incomplete.
-    fn is_hidden(&self, digest: &Digest) -> bool {
-        let index = self.index();
-        index.is_known(digest) && index.is_hidden(digest)
-    }
-
     /// Removes a chunk from the index if its file is missing.
     pub fn forget_missing(&self, digest: &Digest, len: u64) {
         let one = self.name(digest);
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
-            let _moving = self.ledger_check.moving();
+            let _moving = self.space.ledger_check.moving();
             let gone = self.forget(digest, false);
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
         }
@@ -311,87 +228,6 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
-    /// when the name means another file by now, or none: then the checked bytes are no chunk's any
-    /// more.
-    pub fn quarantine_corrupt(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
-        let was_current = self.quarantine_corrupt_quietly(digest, len, seen);
-        self.listeners.notify();
-        was_current
-    }
-
-    fn quarantine_corrupt_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
-        let _one = self.name(digest);
-        let was_known = match self.data_dir.find(digest, len) {
-            Ok(Some(there)) if there != seen => return false,
-            Ok(None) => {
-                let _moving = self.ledger_check.moving();
-                let gone = self.forget(digest, false);
-                gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
-                return false;
-            }
-            _ => self.mark_corrupt(digest, seen),
-        };
-        if self.data_dir.is_read_only() {
-            return true;
-        }
-        match self.quarantine(digest, len, was_known) {
-            Ok(()) => {
-                self.append_change(Record::Remove(*digest));
-                let is_torn = self
-                    .data_dir
-                    .removed_stale
-                    .crashed_before_s
-                    .is_some_and(|booted| seen.was_written_before(booted));
-                add(
-                    if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
-                    1,
-                );
-                self.clear_corrupt(digest);
-            }
-            Err(e) => self.failed(&format!("cannot quarantine the corrupt chunk {digest}"), &e),
-        }
-        true
-    }
-
-    /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
-    /// [name](Self::name). Returns whether the index had the chunk.
-    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
-        let was_known = self.forget(digest, true).is_some();
-        let mut corrupt_files = self.corrupt_files();
-        if corrupt_files.len() >= CORRUPT_MAX {
-            // A save of this process replaced the other files.
-            let index = self.index();
-            corrupt_files.retain(|digest, _| index.is_suspect(digest));
-        }
-        if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
-            corrupt_files.insert(*digest, file);
-        }
-        was_known
-    }
-
-    /// Clears a corrupt chunk if its name means another `file` now: a peer saved the chunk again.
-    pub fn clear_corrupt_if_replaced(&self, digest: &Digest, file: FileId) {
-        if self.corrupt_files().get(digest).is_some_and(|wrong| *wrong != file) {
-            self.clear_corrupt(digest);
-        }
-    }
-
-    fn clear_corrupt(&self, digest: &Digest) {
-        self.corrupt_files().remove(digest);
-        self.index().clear_suspect(digest);
-    }
-
-    fn corrupt_files(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
-        self.corrupt_files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the chunk's name still means this file, unchanged. A load whose bytes the CPU did not
-    /// see must check: a peer may have renamed the file and written over it meanwhile.
-    pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
-        matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen)
-    }
-
     /// Removes a chunk from the index whose file is missing or `corrupt`. The caller holds its
     /// [name](Self::name), and notifies the listeners after releasing it. Returns the index's entry.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
@@ -404,7 +240,7 @@ impl<M: Mover> Shared<M> {
             self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);
-        self.space_queue.notify();
+        self.space.queue.notify();
         if gone.is_some() {
             self.journal.note([Record::Remove(*digest)]);
         }
@@ -415,7 +251,7 @@ impl<M: Mover> Shared<M> {
     pub fn fault(&self, what: String) {
         tracing::warn!(tier = %self.caps.name, "{what}");
         add(&self.counters.io_errors, 1);
-        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+        self.last_fault.set(what);
     }
 
     /// Counts a failed system call. An error of a read-only file system is noted as a state instead.

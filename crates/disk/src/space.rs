@@ -119,7 +119,7 @@ impl<M: Mover> SpaceReservation<M> {
             shared: Arc::clone(shared),
             size,
             request,
-            wait_until: deadline.min(shared.clock.now() + shared.space_wait_max),
+            wait_until: deadline.min(shared.clock.now() + shared.limits.space_wait_max),
             attempts: ReserveAttempts::default(),
             reservation: None,
             is_counted: false,
@@ -263,7 +263,7 @@ impl<M: Mover> SpaceReservation<M> {
         if self.shared.follow_changes().records > 0 {
             return Ok(true);
         }
-        self.shared.ledger_check.suspect();
+        self.shared.space.ledger_check.suspect();
         // A listing is expensive; between two listings the oldest chunks are evicted.
         if self.shared.relist() || self.evict_oldest() {
             return Ok(true);
@@ -273,7 +273,7 @@ impl<M: Mover> SpaceReservation<M> {
             1 => Ok(self.shared.remove_stale()),
             _ if self.shared.clock.now() < self.wait_until => Ok(false),
             // Nothing can be recounted, and to read the directory is dear.
-            _ if self.shared.ledger.is_kept() => Err(ShedReason::Full.into()),
+            _ if self.shared.space.ledger.is_kept() => Err(ShedReason::Full.into()),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
                 self.shared.check_ledger();
@@ -288,7 +288,7 @@ impl<M: Mover> SpaceReservation<M> {
     fn on_device_full(&mut self) -> Result<bool, ReserveError> {
         let shared = Arc::clone(&self.shared);
         add(&shared.counters.device_full, 1);
-        shared.full_device.note_seen(&shared.clock);
+        shared.space.full_device.note_seen(&shared.clock);
         if shared.free_quarantined(self.size.claimed) > 0 {
             return Ok(true);
         }
@@ -300,7 +300,7 @@ impl<M: Mover> SpaceReservation<M> {
         match self.wait_or_shed(ShedReason::DeviceFull) {
             Ok(_) => Ok(false),
             Err(error) => {
-                shared.full_device.note_shed(&shared.clock);
+                shared.space.full_device.note_shed(&shared.clock);
                 Err(error)
             }
         }
@@ -325,7 +325,7 @@ impl<M: Mover> SpaceReservation<M> {
         // The file was cut to its length.
         let cut = self.size.claimed - self.size.published;
         if cut > 0 {
-            self.shared.ledger.release_later(cut, since);
+            self.shared.space.ledger.release_later(cut, since);
         }
         self.reservation.take()
     }
@@ -341,7 +341,7 @@ impl<M: Mover> SpaceReservation<M> {
     /// Frees space on a device that is full below the cap, while the file is written. Returns
     /// whether anything was deleted.
     pub fn evict_for_device(&self) -> bool {
-        self.shared.full_device.note_seen(&self.shared.clock);
+        self.shared.space.full_device.note_seen(&self.shared.clock);
         let cleared = self.shared.free_quarantined(self.size.claimed);
         if !self.shared.may_evict() {
             return cleared > 0;
@@ -373,7 +373,7 @@ impl<M: Mover> SpaceReservation<M> {
         }
         let gone = recycled + shared.evict(rest);
         // Saves that wait for the victims try again, also where this save took their space.
-        shared.space_queue.notify();
+        shared.space.queue.notify();
         gone > 0
     }
 
@@ -382,7 +382,7 @@ impl<M: Mover> SpaceReservation<M> {
         let shared = Arc::clone(&self.shared);
         let digest = &victim.digest;
         let name = shared.name(digest);
-        let moving = shared.ledger_check.moving();
+        let moving = shared.space.ledger_check.moving();
         if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
             return false;
         }
@@ -412,8 +412,8 @@ impl<M: Mover> SpaceReservation<M> {
         if !self.is_counted && self.recycled.is_none() && self.draft.is_none() {
             return;
         }
-        let _moving = self.shared.ledger_check.moving();
-        let since = self.shared.ledger.generation();
+        let _moving = self.shared.space.ledger_check.moving();
+        let since = self.shared.space.ledger.generation();
         self.file = None;
         for draft in [self.recycled.take(), self.draft.take()].into_iter().flatten() {
             let _ = self.shared.data_dir.unlink_draft(&draft);
@@ -429,7 +429,7 @@ impl<M: Mover> Drop for SpaceReservation<M> {
         self.release_file();
         if self.reservation.is_some() {
             self.cancel();
-            self.shared.space_queue.notify();
+            self.shared.space.queue.notify();
         }
     }
 }

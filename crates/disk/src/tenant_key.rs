@@ -9,13 +9,10 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use kvtier_core::{Error, Key, random_bytes};
-use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, TenantId, TenantKey, Tenants as Known};
+use kvtier_index::{TenantId, TenantKey, Tenants as Known};
 
 use crate::chunk_lengths::hide_tenants;
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
-use crate::mover::Mover;
-use crate::shared::Shared;
 
 /// The key's file name in `.kvtier`.
 const KEY: &str = "tenant-key";
@@ -180,42 +177,6 @@ fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
         Err(_) => fs::rename(&draft, own.join(KEY))?,
     }
     internal_files::sync_dir(&own)
-}
-
-impl<M: Mover> Shared<M> {
-    /// Corrects the tenants of chunks in the index. A key belongs to one tenant, so each use of it
-    /// shows the tenant, also where the stored one is unknown or was lost.
-    pub fn assign_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        let mut last = None;
-        let mut adopted = Vec::new();
-        let keys: Vec<(&Key, TenantId)> = keys
-            .filter(|key| !key.namespace().tenant().is_empty())
-            .map(|key| {
-                let name = key.namespace().tenant();
-                let id = match last {
-                    Some((known, id)) if known == name => id,
-                    _ => self.tenants.id(name),
-                };
-                last = Some((name, id));
-                (key, id)
-            })
-            .collect();
-        if keys.is_empty() {
-            return;
-        }
-        let mut index = self.index();
-        for (key, tenant) in keys {
-            if let Some(known) =
-                index.known(key.digest()).filter(|known| known.chunk.tenant != tenant)
-            {
-                let chunk: Chunk = known.chunk.with_tenant(tenant);
-                let _ = index.insert(chunk);
-                adopted.push(Record::Insert(chunk));
-            }
-        }
-        drop(index);
-        self.journal.note(adopted);
-    }
 }
 
 #[cfg(test)]

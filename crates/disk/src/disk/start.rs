@@ -11,10 +11,11 @@ use crate::data_dir::{self, DataDir};
 use crate::history::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::{Ledger, LedgerState};
-use crate::ledger_recount::LedgerCheck;
+use crate::ledger_check::LedgerCheck;
 use crate::mover::Mover;
 use crate::name;
 use crate::shared::{DirState, Shared};
+use crate::space_accounting::SpaceAccounting;
 use crate::tenant_key::Tenants;
 
 /// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
@@ -22,7 +23,7 @@ use crate::tenant_key::Tenants;
 pub fn open_dir_state(
     data_dir: DataDir,
     config: &DiskConfig,
-    index: &mut Index,
+    mut index: Index,
 ) -> Result<(DirState, Reader), Error> {
     let what = format!("cannot read {}", data_dir.root().display());
     let failed = move |e: std::io::Error| {
@@ -35,7 +36,7 @@ pub fn open_dir_state(
     // Before the listing: a chunk published meanwhile is in the log or in the listing.
     let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
     let listing = Listing::begin(&data_dir).map_err(&failed)?;
-    let duplicate_bytes = list_into(&data_dir, index).map_err(&failed)?;
+    let duplicate_bytes = list_into(&data_dir, &mut index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
     // The bytes in a foreign layout are not counted yet; its sweep checks the cap.
     let manifest = match data_dir.foreign() {
@@ -49,7 +50,7 @@ pub fn open_dir_state(
         let may_write = !data_dir.is_read_only();
         let quarantine_bytes =
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
-        let (reader, damage) = history::restore(&own, index)?;
+        let (reader, damage) = history::restore(&own, &mut index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
         note_damaged_ledger(&data_dir);
         let ledger =
@@ -74,13 +75,12 @@ pub fn open_dir_state(
     let geometry = Geometry::new(&manifest);
     Ok((
         DirState {
+            index,
             data_dir,
-            ledger,
-            ledger_check,
+            space: SpaceAccounting::new(ledger, ledger_check, quarantine_bytes),
             journal,
             changes,
             tenants,
-            quarantine_bytes,
             geometry,
         },
         reader,

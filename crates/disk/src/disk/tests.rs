@@ -234,7 +234,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
         crate::data_dir::FileId::of(&fs::metadata(path).unwrap())
     });
     let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-    for n in 0..crate::shared::CORRUPT_MAX {
+    for n in 0..crate::corrupt_chunks::CORRUPT_MAX {
         shared.mark_corrupt(&digest(n), first);
         // As the commit of a save does.
         shared.index().clear_suspect(&digest(n));
@@ -259,7 +259,7 @@ fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
         names.filter(|name| name.starts_with("changes.")).collect()
     };
     segments().iter().for_each(|name| fs::remove_file(own.join(name)).unwrap());
-    *disk.shared.restore_is_due.lock().unwrap() = true;
+    *disk.shared.recreation.is_due.lock().unwrap() = true;
     let registration = crate::data_dir::open_rw(&own.join("lock")).unwrap();
     registration.lock().unwrap();
     std::thread::scope(|scope| {
@@ -423,12 +423,12 @@ fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it
     let (layout, name) = FOREIGN[0];
     let (disk, key, path) = foreign(layout, name, dir.path());
     let shared = &disk.shared;
-    shared.ledger.add(50_000).unwrap();
+    shared.space.ledger.add(50_000).unwrap();
     // No place to keep it.
     fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
     let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
     assert!(shared.quarantine_corrupt(key.digest(), LEN as u64, file) && !path.exists());
-    shared.ledger.fold().unwrap();
+    shared.space.ledger.fold().unwrap();
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(50_000));
 }
 
@@ -496,7 +496,7 @@ fn a_load_that_the_mover_drops_is_answered_after_its_memory_and_its_reader_are_r
         let digest = *key.digest();
         let (sender, seen) = std::sync::mpsc::sync_channel(1);
         let ticket = ticket.inspect(move |_| {
-            let is_free = [&arena, &shared.tails].map(|arena| {
+            let is_free = [&arena, &shared.memory.tails].map(|arena| {
                 let stats = arena.stats();
                 stats.free == stats.capacity
             });

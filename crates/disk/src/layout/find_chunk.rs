@@ -5,13 +5,13 @@ use std::path::Path;
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
-use kvtier_key::{Digest, GdsHeader, Key, Namespace};
+use kvtier_key::{Digest, GdsHeader, Key};
 
 use super::headers::{self, payload_of};
+use super::lengths::payload_len;
 use super::xattr_facts::{FactsOwner, Known, owner_of};
 use super::{Foreign, Verify};
 use crate::mover::Mover;
-use crate::name::PAGE;
 use crate::shared::Shared;
 
 /// A chunk's file, as found.
@@ -153,24 +153,4 @@ fn inspect_headers(
 
 fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {
     header.and_then(|header| payload_of(header, file_bytes))
-}
-
-/// The payload's length in a file of `bytes` without facts. Writers of whole pages leave a padded
-/// file; the namespace's chunk length shows that.
-fn payload_len(key: &Key, bytes: u64) -> u64 {
-    match key.full_bytes() {
-        Some(full) if is_padded(bytes, full) => full,
-        _ => bytes,
-    }
-}
-
-/// Whether a file of `bytes` may be a payload of `len` bytes, filled up to a whole page.
-pub fn is_padded(bytes: u64, len: u64) -> bool {
-    bytes > len && bytes == len.next_multiple_of(PAGE)
-}
-
-/// Whether the namespace lets a chunk of this key have `len` bytes.
-pub fn is_allowed(key: &Key, len: u64) -> bool {
-    let ns: &Namespace = key.namespace();
-    key.full_bytes().is_none_or(|full| len == full || (len < full && ns.allow_partial()))
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use kvtier_key::{GDS_HEADER_BYTES, GdsHeader};
 
-use super::find_chunk::is_padded;
+use super::lengths::is_padded;
 
 /// Memory for one header, as direct I/O wants it.
 #[repr(align(4096))]

@@ -13,8 +13,9 @@ use kvtier_core::{Load, MissReason};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
-use super::find_chunk::{FoundChunk, is_allowed, is_padded};
+use super::find_chunk::FoundChunk;
 use super::headers::{self, ParsedHeader};
+use super::lengths::{is_allowed, is_padded};
 use super::xattr_facts::{FactsOwner, Known, owner_of};
 use super::{Foreign, Verify};
 use crate::active_reads;

@@ -8,6 +8,7 @@
 mod find_chunk;
 mod foreign_state;
 pub mod headers;
+mod lengths;
 mod load;
 mod shapes;
 mod sweep;
@@ -26,7 +27,7 @@ pub use load::{begin as begin_load, behind};
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 pub use vllm::{agree_on_run_config, find_run_config};
-pub use xattr_facts::{Verify, finish_file, probe_facts};
+pub use xattr_facts::{Verify, probe_facts};
 
 /// The layout of a directory's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -162,13 +162,13 @@ impl<M: Mover> Shared<M> {
         foreign.set_swept();
         if !foreign.may_evict() && !self.data_dir.is_read_only() {
             let used = self.index().usage().used;
-            match self.data_dir.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
+            match self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink) {
                 Ok(_) => foreign.set_agreed(),
                 Err(e) if first => self.fault(e.to_string()),
                 Err(_) => {}
             }
         }
-        self.space_queue.notify();
+        self.space.queue.notify();
         Ok(())
     }
 

@@ -10,11 +10,6 @@ use kvtier_key::{FACTS_BYTES_MAX, Facts, Key};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::Foreign;
-use crate::counters::add;
-use crate::mover::Mover;
-use crate::shared::Shared;
-
 /// The attribute's name.
 pub const XATTR: &str = "user.kvtier";
 
@@ -114,27 +109,6 @@ pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
         Err(Errno::NOTSUP) => Ok(false),
         Err(e) => Err(e.into()),
     }
-}
-
-/// Cuts a file that was written in whole pages to its payload's length, and writes its facts. Called
-/// before the file gets its name.
-pub fn finish_file<M: Mover>(
-    shared: &Shared<M>,
-    file: impl AsFd,
-    facts: &Facts,
-    len: u64,
-) -> io::Result<()> {
-    nix::unistd::ftruncate(&file, len.cast_signed())?;
-    let why = match put(&file, facts) {
-        Ok(true) => return Ok(()),
-        Ok(false) => "the file system keeps no user attributes".to_owned(),
-        Err(e) => e.to_string(),
-    };
-    add(&shared.counters.facts_write_failed, 1);
-    if shared.data_dir.foreign().is_some_and(Foreign::is_without_facts) {
-        tracing::warn!(tier = %shared.caps.name, "chunks are saved without facts, their loads are unverified: {why}");
-    }
-    Ok(())
 }
 
 /// Whether facts can be kept in files below `own`.

@@ -6,13 +6,13 @@
 //! as is the chunk's file of another length.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kvtier_core::{Error, Event, Key, Saved, ShedReason};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, InsertOutcome, Reservation};
-use kvtier_key::Digest;
+use kvtier_key::{Digest, Facts};
 
 use super::Saving;
 use crate::config::Durability;
@@ -41,7 +41,7 @@ impl<M: Mover> Saving<M> {
         };
         // Before any answer: the caller may need its memory again.
         drop(transfer);
-        shared.memory_queue.notify();
+        shared.memory.queue.notify();
         if let Err(end) = written {
             return self.end(end);
         }
@@ -54,7 +54,7 @@ impl<M: Mover> Saving<M> {
         if let Err(end) = published {
             return self.end(end);
         }
-        match shared.durability {
+        match shared.limits.durability {
             Durability::None => self.end_stored(&key, Ok(())),
             Durability::Fdatasync => {
                 self.end_stored(&key, shared.data_dir.sync_name(key.digest()));
@@ -74,11 +74,11 @@ impl<M: Mover> Saving<M> {
         let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
         if let Some(facts) = self.facts.take() {
             let len = shared.data_dir.data_len(self.len);
-            if let Err(e) = layout::finish_file(&shared, file, &facts, len) {
+            if let Err(e) = finish_foreign_file(&shared, file, &facts, len) {
                 return failed("cannot finish the chunk's file", e);
             }
         }
-        let is_durable = shared.durability == Durability::Fdatasync;
+        let is_durable = shared.limits.durability == Durability::Fdatasync;
         if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
             return failed("cannot bring the chunk to the device", e.into());
         }
@@ -106,8 +106,8 @@ impl<M: Mover> Saving<M> {
             return Err(Err(error.with_tier(shared.caps.name.clone())));
         }
         let _name = shared.name(digest);
-        let _moving = shared.ledger_check.moving();
-        let since = shared.ledger.generation();
+        let _moving = shared.space.ledger_check.moving();
+        let since = shared.space.ledger.generation();
         let replaced_bytes = shared.counted_bytes(key, self.len);
         let Some(draft) = space.draft() else { return Ok(()) };
         match shared.data_dir.publish(draft, digest, self.len) {
@@ -208,7 +208,28 @@ impl<M: Mover> Shared<M> {
 
     /// How a save ends where the device is full after eviction.
     fn shed_by_device(&self) -> SaveEnd {
-        self.full_device.note_shed(&self.clock);
+        self.space.full_device.note_shed(&self.clock);
         Ok(Saved::Shed(ShedReason::DeviceFull))
     }
+}
+
+/// Cuts a file that was written in whole pages to its payload's length, and writes its facts. Called
+/// before the file gets its name.
+fn finish_foreign_file<M: Mover>(
+    shared: &Shared<M>,
+    file: impl AsFd,
+    facts: &Facts,
+    len: u64,
+) -> io::Result<()> {
+    nix::unistd::ftruncate(&file, len.cast_signed())?;
+    let why = match layout::xattr_facts::put(&file, facts) {
+        Ok(true) => return Ok(()),
+        Ok(false) => "the file system keeps no user attributes".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    add(&shared.counters.facts_write_failed, 1);
+    if shared.data_dir.foreign().is_some_and(layout::Foreign::is_without_facts) {
+        tracing::warn!(tier = %shared.caps.name, "chunks are saved without facts, their loads are unverified: {why}");
+    }
+    Ok(())
 }

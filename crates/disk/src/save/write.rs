@@ -44,7 +44,7 @@ impl<M: Mover> Saving<M> {
         if self.is_far() {
             return self.fetch();
         }
-        let queue = self.shared.memory_queue.clone();
+        let queue = self.shared.memory.queue.clone();
         let releases = Some(queue.releases());
         match self.prepare() {
             Ok(transfer) => self.submit(transfer),
@@ -94,7 +94,7 @@ impl<M: Mover> Saving<M> {
         let Some(Unanswered { op, .. }) = &self.answer else { return Err(already_ended().into()) };
         let shared = Arc::clone(&self.shared);
         let from = self.fetched.as_ref().unwrap_or(&op.from);
-        let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else {
+        let Ok(mut tail) = shared.memory.tails.lease(2 * PAGE as usize) else {
             return Err(Unprepared::NoMemory);
         };
         let namespace = op.key.namespace().digest();
@@ -155,7 +155,7 @@ impl<M: Mover> Saving<M> {
         if parts.iter().all(aligned) {
             return Ok(parts);
         }
-        let mut bounce = self.shared.bounce.lease(whole)?;
+        let mut bounce = self.shared.memory.bounce().arena.lease(whole)?;
         let mut at = 0;
         for part in &parts {
             let Part::Write { from, .. } = part else { continue };

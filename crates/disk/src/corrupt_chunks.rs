@@ -1,0 +1,92 @@
+//! Chunks whose files failed a check: they are misses until their names mean other files.
+
+use kvtier_index::journal::Record;
+use kvtier_key::Digest;
+
+use crate::counters::add;
+use crate::data_dir::FileId;
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+/// The most corrupt files that are remembered because they could not be quarantined. The chunk of a
+/// forgotten one stays a miss here until this process saves it.
+pub const CORRUPT_MAX: usize = 4096;
+
+impl<M: Mover> Shared<M> {
+    /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
+    /// when the name means another file by now, or none: then the checked bytes are no chunk's any
+    /// more.
+    pub fn quarantine_corrupt(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        let was_current = self.quarantine_corrupt_quietly(digest, len, seen);
+        self.listeners.notify();
+        was_current
+    }
+
+    fn quarantine_corrupt_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        let _one = self.name(digest);
+        let was_known = match self.data_dir.find(digest, len) {
+            Ok(Some(there)) if there != seen => return false,
+            Ok(None) => {
+                let _moving = self.space.ledger_check.moving();
+                let gone = self.forget(digest, false);
+                gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
+                return false;
+            }
+            _ => self.mark_corrupt(digest, seen),
+        };
+        if self.data_dir.is_read_only() {
+            return true;
+        }
+        match self.quarantine(digest, len, was_known) {
+            Ok(()) => {
+                self.append_change(Record::Remove(*digest));
+                let is_torn = self
+                    .data_dir
+                    .removed_stale
+                    .crashed_before_s
+                    .is_some_and(|booted| seen.was_written_before(booted));
+                add(
+                    if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
+                    1,
+                );
+                self.clear_corrupt(digest);
+            }
+            Err(e) => self.failed(&format!("cannot quarantine the corrupt chunk {digest}"), &e),
+        }
+        true
+    }
+
+    /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
+    /// [name](Self::name). Returns whether the index had the chunk.
+    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
+        let was_known = self.forget(digest, true).is_some();
+        let mut corrupt_files = self.chunks.corrupt_files();
+        if corrupt_files.len() >= CORRUPT_MAX {
+            // A save of this process replaced the other files.
+            let index = self.index();
+            corrupt_files.retain(|digest, _| index.is_suspect(digest));
+        }
+        if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
+            corrupt_files.insert(*digest, file);
+        }
+        was_known
+    }
+
+    /// Clears a corrupt chunk if its name means another `file` now: a peer saved the chunk again.
+    pub fn clear_corrupt_if_replaced(&self, digest: &Digest, file: FileId) {
+        if self.chunks.corrupt_files().get(digest).is_some_and(|wrong| *wrong != file) {
+            self.clear_corrupt(digest);
+        }
+    }
+
+    fn clear_corrupt(&self, digest: &Digest) {
+        self.chunks.corrupt_files().remove(digest);
+        self.index().clear_suspect(digest);
+    }
+
+    /// Whether the chunk's name still means this file, unchanged. A load whose bytes the CPU did not
+    /// see must check: a peer may have renamed the file and written over it meanwhile.
+    pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen)
+    }
+}

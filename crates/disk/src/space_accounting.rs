@@ -1,0 +1,40 @@
+//! The bytes of the directory, and the saves that wait for some of them.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::full_device_status::FullDevice;
+use crate::ledger::Ledger;
+use crate::ledger_check::LedgerCheck;
+use crate::scan_throttle::ScanThrottle;
+use crate::wait_queue::WaitQueue;
+
+/// The bytes of the directory below the cap. Each field has a lock of its own, or none.
+#[derive(Debug)]
+pub struct SpaceAccounting {
+    /// The total of all processes, in a file with a lock that all processes share.
+    pub ledger: Ledger,
+    /// Whether the total may be wrong. Its lock [`moving`](LedgerCheck::moving) is held while files
+    /// change and the ledger follows.
+    pub ledger_check: LedgerCheck,
+    /// Bytes in quarantine, as counted last. The ledger counts them too.
+    pub quarantine_bytes: AtomicU64,
+    /// Saves that wait for space below the cap.
+    pub queue: WaitQueue,
+    /// Bounds how often the directory is scanned to correct the total.
+    pub scan_throttle: ScanThrottle,
+    /// When the device was full last, below the cap.
+    pub full_device: FullDevice,
+}
+
+impl SpaceAccounting {
+    pub fn new(ledger: Ledger, ledger_check: LedgerCheck, quarantine_bytes: u64) -> Self {
+        SpaceAccounting {
+            ledger,
+            ledger_check,
+            quarantine_bytes: AtomicU64::new(quarantine_bytes),
+            queue: WaitQueue::default(),
+            scan_throttle: ScanThrottle::default(),
+            full_device: FullDevice::default(),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The tier's own memory for transfers, and the operations that wait for some of it.
+
+use kvtier_mem::Arena;
+
+use crate::load_buffers::BounceMemory;
+use crate::wait_queue::WaitQueue;
+
+/// Memory that an operation leases beside the caller's own. The arenas lock themselves.
+#[derive(Debug)]
+pub struct TransferMemory {
+    /// Page pairs for [tail | footer], one for each operation.
+    pub tails: Arena,
+    bounce: Arena,
+    /// All bytes of the bounce memory, used or not.
+    pub bounce_bytes: usize,
+    /// Operations that wait for a page pair or for bounce memory.
+    pub queue: WaitQueue,
+}
+
+impl TransferMemory {
+    pub fn new(tails: Arena, bounce: Arena, bounce_bytes: usize) -> Self {
+        TransferMemory { tails, bounce, bounce_bytes, queue: WaitQueue::default() }
+    }
+
+    /// The memory for payloads that are not aligned.
+    pub fn bounce(&self) -> BounceMemory<'_> {
+        BounceMemory { arena: &self.bounce, bytes: self.bounce_bytes }
+    }
+}
