@@ -39,6 +39,33 @@ impl DataDir {
         })
         .map(drop)
     }
+
+    /// Writes `capacity_bytes` into the manifest as the directory's cap.
+    ///
+    /// # Errors
+    /// `Invalid` for a cap below both the noted one and the `used` bytes, unless `shrink` allows that
+    /// chunks are deleted.
+    pub fn agree_on_cap(
+        &self,
+        capacity_bytes: u64,
+        used: u64,
+        shrink: bool,
+    ) -> Result<Manifest, Error> {
+        self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
+            let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
+            if smaller && used > capacity_bytes && !shrink {
+                let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
+                let what = format!(
+                    "{} notes {noted} and holds {used} bytes, this opens it with a cap of {capacity_bytes}: that would delete chunks; \
+                     raise the cap, or allow it with `shrink: true` (--shrink)",
+                    self.root.display()
+                );
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+            manifest.capacity_bytes = Some(capacity_bytes);
+            Ok(())
+        })
+    }
 }
 
 /// The cap of the peers. The manifest's cap is the last that they agreed on, unless a dead process

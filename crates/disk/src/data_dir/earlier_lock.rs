@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
 
+use super::registration_lock::{RegistrationLock, lock_file_within};
 use super::staging::is_of_this_format;
-use super::{RegistrationLock, internal_files, kind_of, live_names, lock_file_within};
+use super::{internal_files, kind_of, live_names};
 
 /// Its file below `.kvtier`.
 pub const EARLIER_LOCK: &str = "door";

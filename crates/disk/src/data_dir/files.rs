@@ -1,33 +1,25 @@
 //! Operations on chunk files, each with as few system calls as possible.
 
-use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind as Io, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc::sync_channel;
 
 use kvtier_key::Digest;
-use nix::dir::Dir;
-use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat, renameat2};
+use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::staging::draft_name;
-use super::{DataDir, StagingDir, internal_files};
-use crate::layout::Layout;
+use super::{DataDir, StagingDir};
 use crate::name;
-
-/// Threads that list the shards concurrently.
-const LISTERS: usize = 4;
 
 /// An unfinished file in this process's staging directory.
 #[derive(Debug)]
 pub struct Draft {
-    staging: Arc<StagingDir>,
-    name: String,
+    pub(super) staging: Arc<StagingDir>,
+    pub(super) name: String,
 }
 
 /// Identifies a file and its last change, since a name may mean another file later.
@@ -42,15 +34,6 @@ pub struct FileId {
 pub struct Kept {
     pub len: u64,
     pub gone_bytes: u64,
-}
-
-/// A chunk's file as its directory lists it.
-#[derive(Clone, Copy, Debug)]
-pub struct Listed {
-    pub digest: Digest,
-    /// Payload length by the name.
-    pub len: u64,
-    pub inode: u64,
 }
 
 impl FileId {
@@ -142,20 +125,8 @@ impl DataDir {
         }
     }
 
-    /// Gives an unfinished file this path, in the place of an earlier file, and syncs the name.
-    pub fn publish_as(&self, draft: &Draft, path: &str) -> io::Result<()> {
-        renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), path)?;
-        self.root.join(path).parent().map_or(Ok(()), internal_files::sync_dir)
-    }
-
-    /// Publishes an unfinished file as a chunk's sidecar, in the place of an earlier one.
-    pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
-        let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
-        Ok(renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
-    }
-
     /// The name of a chunk's sidecar, in a layout with headers.
-    fn sidecar(&self, digest: &Digest) -> io::Result<Option<String>> {
+    pub(super) fn sidecar(&self, digest: &Digest) -> io::Result<Option<String>> {
         let Some(foreign) = self.foreign().filter(|foreign| foreign.layout.has_headers()) else {
             return Ok(None);
         };
@@ -188,117 +159,6 @@ impl DataDir {
             openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::empty())
         })?;
         Ok((file.metadata()?.len() == len).then_some(file))
-    }
-
-    /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
-    /// name until now.
-    pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let staging = draft.staging.dir();
-        let from = draft.name.as_str();
-        let to = self.at(digest, len)?;
-        let rename = |flags| renameat2(staging, from, self.dir(), to.as_str(), flags);
-        self.publish_by(&rename, draft, digest, len)
-    }
-
-    /// The same with `rename`, which applies its flags in one step or fails with `EINVAL`.
-    fn publish_by(
-        &self,
-        rename: &dyn Fn(RenameFlags) -> nix::Result<()>,
-        draft: &Draft,
-        digest: &Digest,
-        len: u64,
-    ) -> io::Result<bool> {
-        let over = || -> io::Result<bool> {
-            let to = self.at(digest, len)?;
-            let rename =
-                || renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str());
-            match rename() {
-                Ok(()) => Ok(true),
-                Err(nix::Error::EISDIR) => {
-                    self.move_directory_away(&self.root.join(&to))?;
-                    Ok(rename().map(|()| false)?)
-                }
-                Err(e) => Err(e.into()),
-            }
-        };
-        let mut made_shard = false;
-        loop {
-            // The usual case: the name is free, and one system call publishes the chunk. A reader
-            // finds no file or a complete one.
-            match rename(RenameFlags::RENAME_NOREPLACE) {
-                Ok(()) => return Ok(false),
-                Err(nix::Error::EEXIST) => {}
-                // The shard was deleted or replaced: tries once more with a new one. The unfinished
-                // file may be gone instead.
-                Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
-                    if !std::mem::replace(&mut made_shard, true) =>
-                {
-                    self.make_folder(digest)?;
-                }
-                // The file system has no `RENAME_NOREPLACE`.
-                Err(nix::Error::EINVAL) => {
-                    let replaced = self.find(digest, len)?.is_some();
-                    return over().map(|was_file| was_file && replaced);
-                }
-                Err(e) => return Err(e.into()),
-            }
-            // Exchanged, not replaced: a peer may delete the old file at this moment, and exactly one
-            // of both must count that.
-            match rename(RenameFlags::RENAME_EXCHANGE) {
-                Ok(()) => return Ok(self.clear_swapped(draft)),
-                Err(nix::Error::ENOENT) => {}
-                // The file system has no `RENAME_EXCHANGE`.
-                Err(nix::Error::EINVAL) => return over(),
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    /// Deletes what had the chunk's name before, and has the unfinished file's name now. The chunk is
-    /// published even if this fails. Returns whether it was a file: directories are not counted.
-    fn clear_swapped(&self, draft: &Draft) -> bool {
-        match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
-            Err(nix::Error::EISDIR) => {
-                if let Err(e) = self.move_directory_away(&draft.staging.path().join(&draft.name)) {
-                    self.note_damage(format!(
-                        "a directory that had a chunk's name cannot be renamed away: {e}"
-                    ));
-                }
-                false
-            }
-            // What remains is removed with the staging directory.
-            _ => true,
-        }
-    }
-
-    /// Removes an empty directory that has a chunk's name. A directory with contents is moved below
-    /// `.kvtier`.
-    fn move_directory_away(&self, path: &Path) -> io::Result<()> {
-        match std::fs::remove_dir(path) {
-            Err(e) if e.kind() == Io::DirectoryNotEmpty => {
-                let said = internal_files::rename_damaged_because(
-                    &self.own(),
-                    path,
-                    "was a directory in the place of a chunk",
-                )?;
-                self.note_damage(said);
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    /// Syncs a chunk's name to the device.
-    pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
-        let folder = self.folder(digest);
-        // In a foreign layout the directories above may be new too.
-        let above = folder
-            .ancestors()
-            .take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root))
-            .skip(1);
-        std::iter::once(folder.as_path())
-            .chain(above)
-            .try_for_each(|dir| File::open(dir)?.sync_all())
     }
 
     /// Syncs the whole file system to the device.
@@ -402,111 +262,6 @@ impl DataDir {
         };
         Ok(Kept { len: stays, gone_bytes })
     }
-
-    /// All file names of a foreign layout, relative to the root, in no order. Names that are not UTF-8
-    /// are left out.
-    pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
-        let layout = self.foreign().map_or(Layout::Kvtier, |foreign| foreign.layout);
-        self.names_below("", layout, &mut each)
-    }
-
-    /// The names in a directory and in those below it where the layout has files.
-    fn names_below(
-        &self,
-        dir: &str,
-        layout: Layout,
-        each: &mut dyn FnMut(&str) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let path = if dir.is_empty() { "." } else { dir };
-        let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
-            // Not a directory, or deleted meanwhile.
-            Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
-                if !dir.is_empty() =>
-            {
-                return Ok(());
-            }
-            other => other?,
-        };
-        let mut below = Vec::new();
-        for entry in listed.iter() {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
-            if layout.has_files_in(dir, name) { below.push(path) } else { each(&path)? }
-        }
-        // Closed before the next are opened.
-        drop(listed);
-        below.iter().try_for_each(|dir| self.names_below(dir, layout, each))
-    }
-
-    /// All chunks of layout `kvtier` by name, in no order, without opening a file. Several threads
-    /// read directories, because the medium is slow for one; `each` is called on this thread.
-    pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
-        self.list_inodes(|listed| each(listed.digest, listed.len))
-    }
-
-    /// The same with the inodes.
-    pub fn list_inodes(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
-        let (send, shards) = sync_channel(LISTERS);
-        let next = AtomicU16::new(0);
-        std::thread::scope(|scope| {
-            // Each thread takes the next shard when it is done with one, so a slow shard delays
-            // only one of them.
-            for _ in 0..LISTERS {
-                let send = send.clone();
-                let next = &next;
-                scope.spawn(move || {
-                    let shard = || u8::try_from(next.fetch_add(1, Ordering::Relaxed)).ok();
-                    while let Some(shard) = shard() {
-                        if send.send(self.list_shard(shard)).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-            // The channel ends with the last thread, which ends the loop below.
-            drop(send);
-            for shard in shards {
-                shard?.into_iter().for_each(&mut each);
-            }
-            Ok(())
-        })
-    }
-
-    /// The files of these chunks in layout `kvtier`, of any length.
-    pub fn files_of(&self, digests: &[Digest]) -> io::Result<Vec<(Digest, u64)>> {
-        let shards: BTreeSet<u8> = digests.iter().map(|digest| digest.as_bytes()[0]).collect();
-        let wanted: HashSet<&Digest> = digests.iter().collect();
-        let mut found = Vec::new();
-        for shard in shards {
-            found.extend(
-                self.list_shard(shard)?
-                    .into_iter()
-                    .filter(|file| wanted.contains(&file.digest))
-                    .map(|file| (file.digest, file.len)),
-            );
-        }
-        Ok(found)
-    }
-
-    fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir =
-            match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-                // Deleted, or a link to itself.
-                Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
-                other => other?,
-            };
-        let mut found = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry?;
-            let chunk = entry.file_name().to_str().ok().and_then(name::parse);
-            let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
-            found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));
-        }
-        Ok(found)
-    }
 }
 
 fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
@@ -533,44 +288,4 @@ fn direct_or_not(
 /// Whether the error means a full device.
 pub fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), Io::StorageFull | Io::QuotaExceeded)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_file_replaces_the_old_one_where_names_cannot_be_exchanged() {
-        let dir = tempfile::tempdir().unwrap();
-        let data_dir = DataDir::open(dir.path(), None).unwrap();
-        let digest = Digest::derive("test", b"x");
-        // Flags that a file system has: both, the first, none.
-        for able in [RenameFlags::all(), RenameFlags::RENAME_NOREPLACE, RenameFlags::empty()] {
-            for replaced in [false, true] {
-                let (draft, _) = data_dir.create(8192).unwrap();
-                let to = data_dir.at(&digest, 4096).unwrap();
-                let rename = |flags: RenameFlags| match able.contains(flags) {
-                    true => renameat2(
-                        draft.staging.dir(),
-                        draft.name.as_str(),
-                        data_dir.dir(),
-                        to.as_str(),
-                        flags,
-                    ),
-                    false => Err(nix::Error::EINVAL),
-                };
-                assert_eq!(
-                    data_dir.publish_by(&rename, &draft, &digest, 4096).unwrap(),
-                    replaced,
-                    "{able:?}"
-                );
-                assert_eq!(
-                    std::fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count(),
-                    1,
-                    "{able:?}: only `alive` is left"
-                );
-            }
-            assert!(data_dir.delete(&digest, 4096).unwrap());
-        }
-    }
 }

@@ -14,7 +14,7 @@ use super::earlier_lock::{EARLIER_LOCK, exclude_earlier_builds, remove_unused_ea
 use super::manifest::{Found, Manifest};
 use super::{
     DataDir, REGISTRATION_WAIT_MAX, StagingDir, ignore_existing, internal_files, kind_of,
-    lock_registration, manifest, repair_within, shards::make_shards,
+    lock_registration, manifest, open::repair_within, shards::make_shards,
 };
 
 /// What was created again.

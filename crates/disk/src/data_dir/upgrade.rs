@@ -34,7 +34,9 @@ use kvtier_core::{Error, ErrorKind};
 use super::earlier_lock::{EARLIER_LOCK, lock_earlier_within, remove_earlier_lock};
 use super::format::FORMAT;
 use super::manifest::{Found, Manifest};
-use super::{LOCK, OPEN_WAIT_MAX, is_read_only, kind_of, lock_registration_within, repair_within};
+use super::open::repair_within;
+use super::registration_lock::{LOCK, OPEN_WAIT_MAX, lock_registration_within};
+use super::{is_read_only, kind_of};
 use crate::layout::Layout;
 
 /// An upgrade of a directory to this build's format.

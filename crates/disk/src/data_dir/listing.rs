@@ -1,0 +1,134 @@
+//! Lists the directory: chunks by their names, without opening a file.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::sync_channel;
+
+use kvtier_key::Digest;
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use super::DataDir;
+use crate::layout::Layout;
+use crate::name;
+
+/// Threads that list the shards concurrently.
+const LISTERS: usize = 4;
+
+/// A chunk's file as its directory lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    pub digest: Digest,
+    /// Payload length by the name.
+    pub len: u64,
+    pub inode: u64,
+}
+
+impl DataDir {
+    /// All file names of a foreign layout, relative to the root, in no order. Names that are not UTF-8
+    /// are left out.
+    pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+        let layout = self.foreign().map_or(Layout::Kvtier, |foreign| foreign.layout);
+        self.names_below("", layout, &mut each)
+    }
+
+    /// The names in a directory and in those below it where the layout has files.
+    fn names_below(
+        &self,
+        dir: &str,
+        layout: Layout,
+        each: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = if dir.is_empty() { "." } else { dir };
+        let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
+            // Not a directory, or deleted meanwhile.
+            Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
+                if !dir.is_empty() =>
+            {
+                return Ok(());
+            }
+            other => other?,
+        };
+        let mut below = Vec::new();
+        for entry in listed.iter() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+            if layout.has_files_in(dir, name) { below.push(path) } else { each(&path)? }
+        }
+        // Closed before the next are opened.
+        drop(listed);
+        below.iter().try_for_each(|dir| self.names_below(dir, layout, each))
+    }
+
+    /// All chunks of layout `kvtier` by name, in no order, without opening a file. Several threads
+    /// read directories, because the medium is slow for one; `each` is called on this thread.
+    pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
+        self.list_inodes(|listed| each(listed.digest, listed.len))
+    }
+
+    /// The same with the inodes.
+    pub fn list_inodes(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
+        let (send, shards) = sync_channel(LISTERS);
+        let next = AtomicU16::new(0);
+        std::thread::scope(|scope| {
+            // Each thread takes the next shard when it is done with one, so a slow shard delays
+            // only one of them.
+            for _ in 0..LISTERS {
+                let send = send.clone();
+                let next = &next;
+                scope.spawn(move || {
+                    let shard = || u8::try_from(next.fetch_add(1, Ordering::Relaxed)).ok();
+                    while let Some(shard) = shard() {
+                        if send.send(self.list_shard(shard)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            // The channel ends with the last thread, which ends the loop below.
+            drop(send);
+            for shard in shards {
+                shard?.into_iter().for_each(&mut each);
+            }
+            Ok(())
+        })
+    }
+
+    /// The files of these chunks in layout `kvtier`, of any length.
+    pub fn files_of(&self, digests: &[Digest]) -> io::Result<Vec<(Digest, u64)>> {
+        let shards: BTreeSet<u8> = digests.iter().map(|digest| digest.as_bytes()[0]).collect();
+        let wanted: HashSet<&Digest> = digests.iter().collect();
+        let mut found = Vec::new();
+        for shard in shards {
+            found.extend(
+                self.list_shard(shard)?
+                    .into_iter()
+                    .filter(|file| wanted.contains(&file.digest))
+                    .map(|file| (file.digest, file.len)),
+            );
+        }
+        Ok(found)
+    }
+
+    fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut dir =
+            match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
+                // Deleted, or a link to itself.
+                Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
+                other => other?,
+            };
+        let mut found = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let chunk = entry.file_name().to_str().ok().and_then(name::parse);
+            let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
+            found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,177 @@
+//! Unfinished files get their names, each in one step: a reader sees the whole file or none.
+
+use std::fs::File;
+use std::io::{self, ErrorKind as Io};
+use std::path::Path;
+
+use kvtier_key::Digest;
+use nix::fcntl::{RenameFlags, renameat, renameat2};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::files::Draft;
+use super::{DataDir, internal_files};
+
+impl DataDir {
+    /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
+    /// name until now.
+    pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
+        let staging = draft.staging.dir();
+        let from = draft.name.as_str();
+        let to = self.at(digest, len)?;
+        let rename = |flags| renameat2(staging, from, self.dir(), to.as_str(), flags);
+        self.publish_by(&rename, draft, digest, len)
+    }
+
+    /// The same with `rename`, which applies its flags in one step or fails with `EINVAL`.
+    fn publish_by(
+        &self,
+        rename: &dyn Fn(RenameFlags) -> nix::Result<()>,
+        draft: &Draft,
+        digest: &Digest,
+        len: u64,
+    ) -> io::Result<bool> {
+        let over = || -> io::Result<bool> {
+            let to = self.at(digest, len)?;
+            let rename =
+                || renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str());
+            match rename() {
+                Ok(()) => Ok(true),
+                Err(nix::Error::EISDIR) => {
+                    self.move_directory_away(&self.root.join(&to))?;
+                    Ok(rename().map(|()| false)?)
+                }
+                Err(e) => Err(e.into()),
+            }
+        };
+        let mut made_shard = false;
+        loop {
+            // The usual case: the name is free, and one system call publishes the chunk. A reader
+            // finds no file or a complete one.
+            match rename(RenameFlags::RENAME_NOREPLACE) {
+                Ok(()) => return Ok(false),
+                Err(nix::Error::EEXIST) => {}
+                // The shard was deleted or replaced: tries once more with a new one. The unfinished
+                // file may be gone instead.
+                Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
+                    if !std::mem::replace(&mut made_shard, true) =>
+                {
+                    self.make_folder(digest)?;
+                }
+                // The file system has no `RENAME_NOREPLACE`.
+                Err(nix::Error::EINVAL) => {
+                    let replaced = self.find(digest, len)?.is_some();
+                    return over().map(|was_file| was_file && replaced);
+                }
+                Err(e) => return Err(e.into()),
+            }
+            // Exchanged, not replaced: a peer may delete the old file at this moment, and exactly one
+            // of both must count that.
+            match rename(RenameFlags::RENAME_EXCHANGE) {
+                Ok(()) => return Ok(self.clear_swapped(draft)),
+                Err(nix::Error::ENOENT) => {}
+                // The file system has no `RENAME_EXCHANGE`.
+                Err(nix::Error::EINVAL) => return over(),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Deletes what had the chunk's name before, and has the unfinished file's name now. The chunk is
+    /// published even if this fails. Returns whether it was a file: directories are not counted.
+    fn clear_swapped(&self, draft: &Draft) -> bool {
+        match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
+            Err(nix::Error::EISDIR) => {
+                if let Err(e) = self.move_directory_away(&draft.staging.path().join(&draft.name)) {
+                    self.note_damage(format!(
+                        "a directory that had a chunk's name cannot be renamed away: {e}"
+                    ));
+                }
+                false
+            }
+            // What remains is removed with the staging directory.
+            _ => true,
+        }
+    }
+
+    /// Removes an empty directory that has a chunk's name. A directory with contents is moved below
+    /// `.kvtier`.
+    fn move_directory_away(&self, path: &Path) -> io::Result<()> {
+        match std::fs::remove_dir(path) {
+            Err(e) if e.kind() == Io::DirectoryNotEmpty => {
+                let said = internal_files::rename_damaged_because(
+                    &self.own(),
+                    path,
+                    "was a directory in the place of a chunk",
+                )?;
+                self.note_damage(said);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Syncs a chunk's name to the device.
+    pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
+        let folder = self.folder(digest);
+        // In a foreign layout the directories above may be new too.
+        let above = folder
+            .ancestors()
+            .take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root))
+            .skip(1);
+        std::iter::once(folder.as_path())
+            .chain(above)
+            .try_for_each(|dir| File::open(dir)?.sync_all())
+    }
+
+    /// Gives an unfinished file this path, in the place of an earlier file, and syncs the name.
+    pub fn publish_as(&self, draft: &Draft, path: &str) -> io::Result<()> {
+        renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), path)?;
+        self.root.join(path).parent().map_or(Ok(()), internal_files::sync_dir)
+    }
+
+    /// Publishes an unfinished file as a chunk's sidecar, in the place of an earlier one.
+    pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
+        let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
+        Ok(renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_replaces_the_old_one_where_names_cannot_be_exchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let digest = Digest::derive("test", b"x");
+        // Flags that a file system has: both, the first, none.
+        for able in [RenameFlags::all(), RenameFlags::RENAME_NOREPLACE, RenameFlags::empty()] {
+            for replaced in [false, true] {
+                let (draft, _) = data_dir.create(8192).unwrap();
+                let to = data_dir.at(&digest, 4096).unwrap();
+                let rename = |flags: RenameFlags| match able.contains(flags) {
+                    true => renameat2(
+                        draft.staging.dir(),
+                        draft.name.as_str(),
+                        data_dir.dir(),
+                        to.as_str(),
+                        flags,
+                    ),
+                    false => Err(nix::Error::EINVAL),
+                };
+                assert_eq!(
+                    data_dir.publish_by(&rename, &draft, &digest, 4096).unwrap(),
+                    replaced,
+                    "{able:?}"
+                );
+                assert_eq!(
+                    std::fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count(),
+                    1,
+                    "{able:?}: only `alive` is left"
+                );
+            }
+            assert!(data_dir.delete(&digest, 4096).unwrap());
+        }
+    }
+}
