@@ -271,9 +271,10 @@ impl<M: Mover> SpaceReservation<M> {
         self.attempts.refused += 1;
         match self.attempts.refused {
             1 => Ok(self.shared.remove_stale()),
-            _ if self.shared.clock.now() < self.wait_until => Ok(false),
-            // Nothing can be recounted, and to read the directory is dear.
+            // A stopped process may keep the lock for hours: to wait would only hold the caller's
+            // memory. Nothing can be recounted meanwhile, and to read the directory is expensive.
             _ if self.shared.space.ledger.is_kept() => Err(ShedReason::Full.into()),
+            _ if self.shared.clock.now() < self.wait_until => Ok(false),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
                 self.shared.check_ledger();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kvtier_core::mem::{Arena, ArenaConfig};
 use kvtier_core::{
-    Clock, Ctx, ErrorKind, Hold, Load, Loaded, ManualClock, Mode, Presence, Save, Saved,
+    Clock, Ctx, ErrorKind, Hold, Load, Loaded, ManualClock, Mode, Presence, Save, Saved, ShedReason,
 };
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
@@ -143,6 +143,24 @@ fn saves_that_wait_for_space_end_at_their_deadline_and_get_what_is_freed() {
         save.is_done()
     });
     assert_eq!(*save.wait()[0].result.as_ref().unwrap(), Saved::Stored);
+}
+
+/// A process is stopped with the ledger's lock, and this one has nothing to evict.
+#[test]
+fn saves_do_not_wait_for_a_ledger_that_a_stopped_process_keeps() {
+    let dir = tempfile::tempdir().unwrap();
+    let time = ManualClock::new();
+    let f = patient_on(&time.clock(), dir.path());
+    let stopped = fs::File::open(dir.path().join(".kvtier/ledger")).unwrap();
+    stopped.lock().unwrap();
+    let hour = Ctx::within_on(&time.clock(), Duration::from_secs(3600));
+    let saves = f.tier.save(&hour, (0..8).map(|n| f.save_op(&f.key(n), LEN)).collect());
+    // The clock stands still: a save that waited for its end would never end.
+    f.eventually("all saves are answered", || saves.is_done());
+    let shed = Saved::Shed(ShedReason::Full);
+    assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == shed));
+    stopped.unlock().unwrap();
+    assert_eq!(f.save(&f.key(9), LEN), Saved::Stored, "nothing of it lasts");
 }
 
 #[test]
