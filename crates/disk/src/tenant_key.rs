@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use kvtier_core::{Error, Key, random_bytes};
-use kvtier_index::{TenantId, TenantKey, Tenants as Known};
+use kvtier_index::{TenantId, TenantKey, TenantNames};
 
 use crate::chunk_lengths::hide_tenants;
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
@@ -21,7 +21,7 @@ const NAMES_BEFORE: &str = "tenants";
 
 /// The tenants of this process's operations, and the directory's key.
 #[derive(Debug)]
-pub struct Tenants(RwLock<Known>);
+pub struct Tenants(RwLock<TenantNames>);
 
 impl Tenants {
     /// Reads or creates the directory's key. Replaces names in plain text that an earlier build left.
@@ -60,7 +60,7 @@ impl Tenants {
     }
 
     fn new(key: TenantKey) -> Self {
-        Tenants(RwLock::new(Known::new(key)))
+        Tenants(RwLock::new(TenantNames::new(key)))
     }
 
     /// The identity of a tenant. Its name is remembered for reports.

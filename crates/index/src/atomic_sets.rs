@@ -7,18 +7,18 @@
 //! saves have ended without completing it is left over too.
 //!
 //! Counters in each [`Set`] (present, evicting, suspect) make `hides` a constant-time check; every
-//! change of a chunk's state updates them. Leftovers are found through an ordered map by tenant,
-//! with a count of members already passed, so a search never scans a member twice.
+//! change of a chunk's state updates them. The search for leftovers is in
+//! [`leftovers`](crate::leftovers).
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
-use crate::slab::{Row, State};
+use crate::leftovers::Leftovers;
+use crate::slab::{SlotRow, SlotState};
 use crate::{Index, TenantId};
 
 /// A set whose chunks are being saved.
@@ -54,9 +54,7 @@ pub(crate) struct Sets {
     /// The number of absent members. The index bounds all other memory of this struct.
     missing: usize,
     next: u64,
-    /// Sets with leftovers, by tenant; and for each, how many of its members were passed. None of
-    /// those is an idle chunk of this tenant, so a search need not scan them again.
-    leftovers: BTreeMap<(TenantId, u64), usize>,
+    pub leftovers: Leftovers,
 }
 
 #[derive(Debug)]
@@ -102,11 +100,6 @@ impl Set {
 // - victim to absent: `gone`. Present to absent, as for a chunk that vanished: `left` and then
 //   `gone`.
 // - a suspect is counted apart from that, because a chunk can be corrupt and present at once.
-//
-// `leftovers` may name a set that has none any more. The search checks again, and drops such
-// entries, so an entry that is left behind costs one step and no wrong result. A missing entry
-// would matter: a leftover would stay until the policy finds it. So every event that can create one
-// inserts it: `left`, `released` and `end_set`.
 impl Sets {
     /// Whether no set is declared.
     pub fn is_empty(&self) -> bool {
@@ -156,9 +149,7 @@ impl Sets {
             set.was_whole |= set.is_whole();
         });
         // The new chunk may be in front of the position that the search has reached.
-        if let Some(passed) = came.and_then(|id| self.leftovers.get_mut(&(tenant, id))) {
-            *passed = 0;
-        }
+        came.into_iter().for_each(|id| self.leftovers.rewind(tenant, id));
     }
 
     /// A chunk of this tenant became a victim: its set has leftovers.
@@ -170,14 +161,14 @@ impl Sets {
             set.going += 1;
         });
         // Only the first loss makes leftovers; for further ones the entry exists already.
-        self.leftovers.extend(changed.filter(|_| was_whole).map(|id| ((tenant, id), 0)));
+        changed.filter(|_| was_whole).into_iter().for_each(|id| self.leftovers.add(tenant, id));
     }
 
     /// The last hold on a chunk of this tenant ended; if it is a leftover, it is evicted first.
     pub fn released(&mut self, digest: &Digest, tenant: TenantId) {
         let Some(id) = self.of.get(digest) else { return };
         if self.all.get(id).is_some_and(Set::has_leftovers) {
-            self.leftovers.insert((tenant, *id), 0);
+            self.leftovers.add(tenant, *id);
         }
     }
 
@@ -185,7 +176,7 @@ impl Sets {
     pub fn returned(&mut self, digest: &Digest, tenant: TenantId) {
         if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             // It may never go: what is left of the set goes when it is its turn.
-            self.leftovers.remove(&(tenant, id));
+            self.leftovers.remove(tenant, id);
         }
         self.entered(digest, tenant);
     }
@@ -195,6 +186,12 @@ impl Sets {
         if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             self.forget_if_over(id);
         }
+    }
+
+    /// The members of a set that has leftovers; none for any other.
+    pub fn leftover_members(&self, id: u64) -> Arc<[Digest]> {
+        let set = self.all.get(&id).filter(|set| set.has_leftovers());
+        set.map_or_else(|| [].into(), |set| Arc::clone(&set.members))
     }
 
     /// Removes a set without present members and without saves.
@@ -210,7 +207,7 @@ impl Sets {
             set.members.iter().for_each(|member| {
                 self.of.remove(member);
             });
-            self.leftovers.remove(&(set.tenant, id));
+            self.leftovers.remove(set.tenant, id);
         }
     }
 }
@@ -256,13 +253,13 @@ impl Index {
             set.saving += 1;
             return Ok(Some(SetId(id)));
         }
-        let known: Vec<&Row> = distinct
+        let known: Vec<&SlotRow> = distinct
             .iter()
             .filter_map(|member| self.find(member))
             .map(|slot| &self.slab[slot])
             .collect();
         let tenant = known.last().map_or(TenantId::NONE, |line| self.slab.tenant(line));
-        let there = known.iter().filter(|line| line.state == State::Present).count();
+        let there = known.iter().filter(|line| line.state == SlotState::Present).count();
         let going = known.len() - there;
         let was_whole = there == distinct.len();
         let suspects = self.suspects.count(&distinct);
@@ -299,7 +296,7 @@ impl Index {
         let Some(set) = self.sets.all.get_mut(&id.0) else { return };
         set.saving -= 1;
         if set.has_leftovers() {
-            self.sets.leftovers.insert((set.tenant, id.0), 0);
+            self.sets.leftovers.add(set.tenant, id.0);
             self.sets.forget_if_over(id.0);
         }
     }
@@ -330,62 +327,12 @@ impl Index {
             sets.iter().filter_map(|id| self.sets.all.get(id)).flat_map(|set| set.members.iter())
         {
             if let Some(slot) = self.find(mate)
-                && self.slab[slot].state == State::Present
+                && self.slab[slot].state == SlotState::Present
                 && seen.insert(slot)
             {
                 slots.push(slot);
             }
         }
         slots
-    }
-
-    /// The next leftover of incomplete sets. It stays the next one until it is removed.
-    pub(crate) fn leftover(&mut self) -> Option<u32> {
-        self.leftover_in(..)
-    }
-
-    /// The next leftover of this tenant.
-    pub(crate) fn leftover_of(&mut self, tenant: TenantId) -> Option<u32> {
-        self.leftover_in((tenant, 0)..=(tenant, u64::MAX))
-    }
-
-    fn leftover_in(&mut self, range: impl RangeBounds<(TenantId, u64)> + Clone) -> Option<u32> {
-        // Each pass either returns a chunk, advances the position in one set, or removes an entry.
-        // So the search ends, and over its life it scans each member once per entry.
-        'next: while let Some((&(tenant, id), &passed)) =
-            self.sets.leftovers.range(range.clone()).next()
-        {
-            let set = self.sets.all.get(&id).filter(|set| set.has_leftovers());
-            let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
-            for (at, member) in members.iter().enumerate().skip(passed) {
-                let Some(slot) = self.idle(member) else { continue };
-                let whose = self.slab.tenant(&self.slab[slot]);
-                if whose == tenant {
-                    self.sets.leftovers.insert((tenant, id), at);
-                    // A tenant that was passed may come first now. Return its chunk then, so that a
-                    // second call returns the same.
-                    let is_first = self
-                        .sets
-                        .leftovers
-                        .range(range.clone())
-                        .next()
-                        .is_some_and(|first| *first.0 == (tenant, id));
-                    if is_first {
-                        return Some(slot);
-                    }
-                    continue 'next;
-                }
-                self.sets.leftovers.entry((whose, id)).or_insert(at);
-            }
-            self.sets.leftovers.remove(&(tenant, id));
-        }
-        None
-    }
-
-    /// The slot of a chunk that is present and not held.
-    fn idle(&self, digest: &Digest) -> Option<u32> {
-        let is_idle =
-            |slot: &u32| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0;
-        self.find(digest).filter(is_idle)
     }
 }

@@ -3,8 +3,6 @@ use std::num::NonZeroU64;
 
 use kvtier_key::Digest;
 
-use crate::ChainPlace;
-
 /// Chunks of this many bytes or more (256 TiB) do not fit into an index.
 pub const CHUNK_BYTES_LIMIT: u64 = 1 << 48;
 
@@ -61,6 +59,34 @@ impl DigestTag {
     /// The tag of this number; 0 is no tag.
     pub fn from_u64(tag: u64) -> Option<Self> {
         NonZeroU64::new(tag).map(DigestTag)
+    }
+}
+
+/// The position of a chunk in its prefix chain; the default is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ChainPlace {
+    /// The previous chunk; `None` for the first, or if the chain is unknown.
+    pub parent: Option<DigestTag>,
+    /// The number of chunks before it; 0 for the first, or if the chain is unknown.
+    pub depth: u32,
+    /// Whether the caller gave it; otherwise it was inferred.
+    pub explicit: bool,
+}
+
+impl ChainPlace {
+    /// The position after `parent`, with `depth` chunks before it, as given by the caller.
+    pub fn new(parent: Option<DigestTag>, depth: u32) -> Self {
+        ChainPlace { parent, depth, explicit: true }
+    }
+
+    /// The position of the first chunk of a batch: after `parent`, with `depth` chunks before it.
+    pub fn after(parent: Option<&Digest>, depth: u32) -> Self {
+        ChainPlace::new(parent.map(DigestTag::from_digest), depth)
+    }
+
+    pub(crate) fn inferred(parent: DigestTag, depth: u32) -> Self {
+        ChainPlace { parent: Some(parent), depth, explicit: false }
     }
 }
 

@@ -73,7 +73,7 @@ impl IndexConfig {
         self
     }
 
-    pub(crate) fn marks(&self) -> Result<Marks, InvalidConfig> {
+    pub(crate) fn marks(&self) -> Result<CapacityMarks, InvalidConfig> {
         if self.capacity_bytes == 0 {
             return Err(InvalidConfig {
                 what: "capacity_bytes is 0",
@@ -95,13 +95,13 @@ impl IndexConfig {
         let capacity = self.capacity_bytes;
         let share = |share: f64| ((capacity as f64 * share) as u64).clamp(1, capacity);
         let high = if self.high_mark == 1.0 { capacity } else { share(self.high_mark) };
-        Ok(Marks { capacity, high, batch: share(self.batch_max) })
+        Ok(CapacityMarks { capacity, high, batch: share(self.batch_max) })
     }
 }
 
 /// The limits of [`IndexConfig`] in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks {
+pub(crate) struct CapacityMarks {
     pub capacity: u64,
     pub high: u64,
     pub batch: u64,

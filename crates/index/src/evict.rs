@@ -7,8 +7,8 @@
 use kvtier_key::Digest;
 
 use crate::index::RemovalCause;
-use crate::slab::State;
-use crate::{Index, IndexEntry, VICTIMS_MAX};
+use crate::slab::SlotState;
+use crate::{Chunk, Index, IndexEntry, RemoveOutcome, VICTIMS_MAX};
 
 impl Index {
     /// The chunks to evict so that `used`, `reserved` and `need_bytes` together stay below the high
@@ -49,6 +49,15 @@ impl Index {
         victims
     }
 
+    /// Removes a chunk in two steps: it becomes a victim, a miss that still counts, until
+    /// [`finish_evict`](Self::finish_evict) or [`abort_evict`](Self::abort_evict) is called.
+    pub fn begin_evict(&mut self, digest: &Digest) -> RemoveOutcome {
+        match self.removable(digest) {
+            Ok(slot) => RemoveOutcome::Gone(self.start_evicting(slot)),
+            Err(not) => not,
+        }
+    }
+
     /// The victim is deleted. `false` if it is no victim: saved again meanwhile, or forgotten.
     pub fn finish_evict(&mut self, digest: &Digest) -> bool {
         self.leaving(digest).map(|slot| self.drop_entry(slot, RemovalCause::Evicted)).is_some()
@@ -72,7 +81,27 @@ impl Index {
         self.leaving(digest).is_some()
     }
 
+    /// Makes a present entry a victim.
+    pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
+        self.slab[slot].state = SlotState::Evicting;
+        let entry = self.slab.entry(slot);
+        // It still counts in `used`, and now also in `evicting`: see the module `reserve`.
+        self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
+        self.policy.begin_evict(slot);
+        self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
+        entry
+    }
+
+    /// Makes a victim a present entry again.
+    pub(crate) fn stop_evicting(&mut self, slot: u32) {
+        self.slab[slot].state = SlotState::Present;
+        let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
+        self.uncount_evicting(tenant, bytes);
+        self.policy.unpin(slot);
+        self.sets.returned(&digest, tenant);
+    }
+
     fn leaving(&self, digest: &Digest) -> Option<u32> {
-        self.find(digest).filter(|slot| self.slab[*slot].state == State::Evicting)
+        self.find(digest).filter(|slot| self.slab[*slot].state == SlotState::Evicting)
     }
 }

@@ -6,7 +6,7 @@ use hashbrown::{HashMap, HashSet};
 use kvtier_key::Digest;
 
 use crate::Index;
-use crate::slab::State;
+use crate::slab::SlotState;
 
 /// A hold; unique in one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +74,7 @@ impl HeldSlots {
 
 /// All holds, by number and by expiry.
 #[derive(Debug)]
-pub(crate) struct Holds {
+pub(crate) struct HoldTable {
     by_id: HashMap<u64, HeldSlots>,
     by_time: BTreeSet<(u64, u64)>,
     next: u64,
@@ -83,9 +83,9 @@ pub(crate) struct Holds {
     held_max: usize,
 }
 
-impl Holds {
+impl HoldTable {
     pub fn new(holds_max: usize, held_max: usize) -> Self {
-        Holds {
+        HoldTable {
             by_id: HashMap::new(),
             by_time: BTreeSet::new(),
             next: 1,
@@ -295,7 +295,7 @@ impl Index {
             match (row.holds, row.state) {
                 // The chunk is gone since it was held. Its slot was kept, or a new chunk in it
                 // would have inherited the hold.
-                (0, State::Forgotten) => self.slab.remove(*slot),
+                (0, SlotState::Forgotten) => self.slab.remove(*slot),
                 (0, _) => {
                     self.policy.unpin(*slot);
                     let row = &self.slab[*slot];

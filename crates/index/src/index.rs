@@ -3,37 +3,33 @@ use kvtier_evict::{EvictionHint, Policy};
 use kvtier_key::Digest;
 
 use crate::atomic_sets::Sets;
-use crate::chains::Chains;
+use crate::chain_places::Chains;
 use crate::compat::CompatState;
-use crate::config::Marks;
-use crate::holds::Holds;
-use crate::quota::Limits;
-use crate::slab::{Row, Slab, State};
+use crate::config::CapacityMarks;
+use crate::holds::HoldTable;
+use crate::lookup::hash;
+use crate::slab::{Slab, SlotRow, SlotState};
 use crate::suspects::Suspects;
+use crate::tenant_limits::TenantLimits;
 use crate::usage::UsageTotals;
 use crate::{
-    CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexConfig, IndexEntry, IndexUsage, InvalidConfig,
-    Refusal, Reservation, TenantId, TenantTotals,
+    CHUNK_BYTES_LIMIT, Chunk, IndexConfig, IndexEntry, IndexUsage, InvalidConfig, Refusal,
+    Reservation, TenantId, TenantTotals,
 };
-
-/// The most slots that one [`Index::keys_page`] scans.
-const PAGE_SCAN_MAX: u32 = 1 << 16;
-/// The number of keys looked up together.
-const BATCH: usize = 16;
 
 /// The chunks of one tier. See the crate's documentation for how a tier uses it.
 #[derive(Debug)]
 pub struct Index {
-    pub(crate) marks: Marks,
+    pub(crate) marks: CapacityMarks,
     pub(crate) slab: Slab,
     /// Slots by the tag of their digest, which is uniform and so its own hash.
-    table: HashTable<u32>,
+    pub(crate) table: HashTable<u32>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) totals: UsageTotals,
-    pub(crate) holds: Holds,
+    pub(crate) holds: HoldTable,
     pub(crate) suspects: Suspects,
     pub(crate) chains: Chains,
-    pub(crate) quotas: Limits,
+    pub(crate) quotas: TenantLimits,
     pub(crate) sets: Sets,
     /// The most absent members of sets.
     pub(crate) missing_max: usize,
@@ -79,32 +75,6 @@ pub enum RemoveOutcome {
     Absent,
 }
 
-/// The start of the next page of keys; the default is the start of the listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct SlotCursor(u32);
-
-impl SlotCursor {
-    /// Its number, for interfaces of another kind.
-    pub fn as_u32(self) -> u32 {
-        self.0
-    }
-
-    /// The cursor of this number.
-    pub fn from_u32(slot: u32) -> Self {
-        SlotCursor(slot)
-    }
-}
-
-/// Some of the present chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChunkPage {
-    /// The chunks, in no particular order.
-    pub chunks: Vec<Chunk>,
-    /// The start of the next page; `None` at the end. A page before the end may be short or empty.
-    pub next: Option<SlotCursor>,
-}
-
 impl Index {
     /// An empty index that evicts by `policy`, which must be empty too.
     ///
@@ -118,10 +88,10 @@ impl Index {
             table: HashTable::new(),
             policy,
             totals: UsageTotals::default(),
-            holds: Holds::new(config.holds_max, config.held_max),
+            holds: HoldTable::new(config.holds_max, config.held_max),
             suspects: Suspects::new(config.suspects_max),
             chains: Chains::default(),
-            quotas: Limits::default(),
+            quotas: TenantLimits::default(),
             sets: Sets::default(),
             missing_max: config.missing_max,
             compat: CompatState::default(),
@@ -155,7 +125,7 @@ impl Index {
     /// `false` if it is absent, a victim, or too long for an index.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
-        if self.slab[slot].state != State::Present || len.max(bytes) >= CHUNK_BYTES_LIMIT {
+        if self.slab[slot].state != SlotState::Present || len.max(bytes) >= CHUNK_BYTES_LIMIT {
             return false;
         }
         let old = self.slab.chunk(slot);
@@ -177,31 +147,6 @@ impl Index {
         self.insert(chunk)
     }
 
-    /// The entry of `digest`. `None`, a miss, also if the chunk is suspect, a victim, or of a
-    /// [set](Self::declare_set) that is incomplete.
-    pub fn get(&self, digest: &Digest) -> Option<IndexEntry> {
-        let slot = self.find(digest)?;
-        let row = &self.slab[slot];
-        (row.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
-            .then(|| self.slab.entry(slot))
-    }
-
-    /// The entry of a present chunk, even if it is suspect or hidden by its
-    /// [set](Self::declare_set); `None` for a victim.
-    pub fn known(&self, digest: &Digest) -> Option<IndexEntry> {
-        self.slot(digest).map(|slot| self.slab.entry(slot))
-    }
-
-    /// Whether there is an entry of `digest`, even if it is suspect or a victim.
-    pub fn is_known(&self, digest: &Digest) -> bool {
-        self.find(digest).is_some()
-    }
-
-    /// The slot of a present chunk, suspect or not; `None` for a victim.
-    pub fn slot(&self, digest: &Digest) -> Option<u32> {
-        self.find(digest).filter(|slot| self.slab[*slot].state == State::Present)
-    }
-
     /// One request used these chunks, given in the order of its chain. The first becomes the most
     /// recent and the deepest the least recent of them, so that tails are evicted before heads.
     /// Absent ones are skipped.
@@ -212,30 +157,6 @@ impl Index {
             chain => {
                 let slots = self.find_all(chain);
                 self.policy.touch_request(&slots, chain.len() - slots.len());
-            }
-        }
-    }
-
-    /// Reads the memory that lookups of these keys need, of several keys at once. One after the
-    /// other, each lookup would wait for memory.
-    pub fn prefetch<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
-        let mut digests = digests.into_iter();
-        loop {
-            let mut some = [0; BATCH];
-            let n = some
-                .iter_mut()
-                .zip(&mut digests)
-                .map(|(slot, digest)| *slot = self.likely(digest))
-                .count();
-            // The result is not used. Without this the compiler would drop the reads, which are the
-            // purpose.
-            core::hint::black_box(
-                some[..n]
-                    .iter()
-                    .fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |row| row.holds)),
-            );
-            if n < BATCH {
-                return;
             }
         }
     }
@@ -260,42 +181,10 @@ impl Index {
         }
     }
 
-    /// Removes a chunk in two steps: it becomes a victim, a miss that still counts, until
-    /// [`finish_evict`](Self::finish_evict) or [`abort_evict`](Self::abort_evict) is called.
-    pub fn begin_evict(&mut self, digest: &Digest) -> RemoveOutcome {
-        match self.removable(digest) {
-            Ok(slot) => RemoveOutcome::Gone(self.start_evicting(slot)),
-            Err(not) => not,
-        }
-    }
-
     /// Drops a chunk that vanished from the medium, or was quarantined as corrupt, even if it is
     /// held. Its holds stay valid but hold nothing; a later save of it is not held by them.
     pub fn forget(&mut self, digest: &Digest) -> Option<IndexEntry> {
         self.find(digest).map(|slot| self.drop_entry(slot, RemovalCause::Removed))
-    }
-
-    /// Marks the bytes of this key as corrupt: a miss until its next [`commit`](Self::commit). Its
-    /// entry stays, counted and evictable, for media that cannot quarantine the bytes.
-    pub fn mark_suspect(&mut self, digest: &Digest) {
-        // The list of suspects is bounded. One that falls out of it becomes an ordinary chunk
-        // again, whose next load verifies it anew.
-        if let Some(forgotten) = self.suspects.insert(*digest) {
-            self.sets.suspected(digest);
-            forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
-        }
-    }
-
-    /// The corrupt bytes are gone: bytes found under this key from now on were written since.
-    pub fn clear_suspect(&mut self, digest: &Digest) {
-        if self.suspects.remove(digest) {
-            self.sets.suspect_cleared(digest);
-        }
-    }
-
-    /// Whether the key's bytes are corrupt and not overwritten since.
-    pub fn is_suspect(&self, digest: &Digest) -> bool {
-        self.suspects.contains(digest)
     }
 
     /// The space in use.
@@ -320,34 +209,6 @@ impl Index {
         self.totals.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
     }
 
-    /// Up to `n` of the present chunks. A chunk that comes or goes between pages may be missed.
-    /// None comes twice unless it was removed and saved again.
-    pub fn keys_page(&self, cursor: SlotCursor, n: usize) -> ChunkPage {
-        // A bound on the scan and not only on the result: a page of an almost empty index must not
-        // hold the caller's lock for long.
-        let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
-        let mut chunks = Vec::new();
-        let mut at = cursor.0;
-        while at < stop && chunks.len() < n {
-            chunks.extend(self.chunk_at(at));
-            at += 1;
-        }
-        ChunkPage { chunks, next: (at < self.slab.end()).then_some(SlotCursor(at)) }
-    }
-
-    /// All slots in the policy's order, the next victim first, held ones last; with
-    /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time, and 4 bytes of memory, per
-    /// slot.
-    pub fn eviction_order(&mut self) -> Vec<u32> {
-        self.policy.eviction_order()
-    }
-
-    /// The chunks that are in `slots` now, in their order. Empty slots and victims are skipped. So
-    /// a snapshot can be taken in pieces, with other calls in between.
-    pub fn chunks_at<'a>(&'a self, slots: &'a [u32]) -> impl Iterator<Item = Chunk> + 'a {
-        slots.iter().filter_map(|slot| self.chunk_at(*slot))
-    }
-
     /// The heap memory of entries, table and policy, in bytes; without holds, suspects and tenants.
     pub fn memory_bytes(&self) -> usize {
         self.slab.memory_bytes() + self.table.allocation_size() + self.policy.memory_bytes()
@@ -358,69 +219,17 @@ impl Index {
         self.table.len()
     }
 
-    pub(crate) fn find(&self, digest: &Digest) -> Option<u32> {
-        self.table.find(hash(digest), |slot| self.slab[*slot].digest == *digest).copied()
-    }
-
-    /// The slots of the present ones.
-    fn find_all(&self, digests: &[Digest]) -> Vec<u32> {
-        let mut slots = Vec::with_capacity(digests.len());
-        for some in digests.chunks(BATCH) {
-            // First read the table for all of them, then the slots, so that no read waits for
-            // another.
-            let mut likely = [0; BATCH];
-            likely.iter_mut().zip(some).for_each(|(slot, digest)| *slot = self.likely(digest));
-            let is_it = |slot: &u32, digest: &Digest| {
-                self.slab.get(*slot).is_some_and(|row| row.digest == *digest)
-            };
-            let found =
-                // The likely slot is the one with the same tag. Two digests with one tag are
-                // possible, so the full digest decides.
-                likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
-                    true => Some(*slot),
-                    false => self.find(digest),
-                });
-            slots.extend(found);
-        }
-        slots
-    }
-
-    /// The slot that probably holds a key, if the key is present.
-    fn likely(&self, digest: &Digest) -> u32 {
-        self.table.find(hash(digest), |_| true).copied().unwrap_or(0)
-    }
-
-    /// Makes a present entry a victim.
-    pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
-        self.slab[slot].state = State::Evicting;
-        let entry = self.slab.entry(slot);
-        // It still counts in `used`, and now also in `evicting`: see the module `reserve`.
-        self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
-        self.policy.begin_evict(slot);
-        self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
-        entry
-    }
-
-    /// Makes a victim a present entry again.
-    pub(crate) fn stop_evicting(&mut self, slot: u32) {
-        self.slab[slot].state = State::Present;
-        let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
-        self.uncount_evicting(tenant, bytes);
-        self.policy.unpin(slot);
-        self.sets.returned(&digest, tenant);
-    }
-
     /// Removes an entry everywhere. The policy remembers it if it was evicted. Its slot is free
     /// once no hold refers to it.
     pub(crate) fn drop_entry(&mut self, slot: u32, end: RemovalCause) -> IndexEntry {
         let entry = self.slab.entry(slot);
         let state = self.slab[slot].state;
-        if state == State::Evicting {
+        if state == SlotState::Evicting {
             self.uncount_evicting(entry.chunk.tenant, entry.chunk.bytes);
         }
         self.uncount(&entry.chunk);
         // A victim has left its set already.
-        if state == State::Present {
+        if state == SlotState::Present {
             self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
         }
         self.sets.gone(&entry.chunk.digest);
@@ -433,7 +242,7 @@ impl Index {
         let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
         found.expect("an entry that is there is in the table").remove();
         match entry.held {
-            true => self.slab[slot].state = State::Forgotten,
+            true => self.slab[slot].state = SlotState::Forgotten,
             false => self.slab.remove(slot),
         }
         entry
@@ -451,7 +260,7 @@ impl Index {
         // A successor was committed first and has no parent in the policy. It is entered again now
         // that its parent has a slot.
         if let Some(child) = self.take_early(&chunk.digest)
-            && self.slab[child].state == State::Present
+            && self.slab[child].state == SlotState::Present
         {
             self.notify_policy(child);
         }
@@ -459,7 +268,7 @@ impl Index {
     }
 
     fn replace(&mut self, slot: u32, chunk: &Chunk) -> InsertOutcome {
-        if self.slab[slot].state == State::Evicting {
+        if self.slab[slot].state == SlotState::Evicting {
             self.stop_evicting(slot);
         }
         let old = self.slab.chunk(slot);
@@ -475,7 +284,7 @@ impl Index {
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         // A parent that is being deleted may be saved again under another slot. The link is then
         // made when that save ends.
-        let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);
+        let stays = parent.is_some_and(|slot| self.slab[slot].state != SlotState::Evicting);
         if let (Some(before), false, false) = (chunk.parent, stays, self.policy.accepts_orphans()) {
             self.remember_early(&chunk.digest, before);
         }
@@ -491,30 +300,15 @@ impl Index {
         self.policy.tenant_victim(number)
     }
 
-    pub(crate) fn find_tag(&self, tag: DigestTag) -> Option<u32> {
-        self.table
-            .find(tag.as_u64(), |slot| DigestTag::from_digest(&self.slab[*slot].digest) == tag)
-            .copied()
-    }
-
-    fn removable(&mut self, digest: &Digest) -> Result<u32, RemoveOutcome> {
+    pub(crate) fn removable(&mut self, digest: &Digest) -> Result<u32, RemoveOutcome> {
         let Some(slot) = self.find(digest) else {
             self.policy.forget(hash(digest));
             return Err(RemoveOutcome::Absent);
         };
         match self.slab[slot] {
-            Row { state: State::Evicting, .. } => Err(RemoveOutcome::Absent),
-            Row { holds: 1.., .. } => Err(RemoveOutcome::Held),
+            SlotRow { state: SlotState::Evicting, .. } => Err(RemoveOutcome::Absent),
+            SlotRow { holds: 1.., .. } => Err(RemoveOutcome::Held),
             _ => Ok(slot),
         }
     }
-
-    fn chunk_at(&self, slot: u32) -> Option<Chunk> {
-        let row = (slot < self.slab.end()).then(|| &self.slab[slot])?;
-        (row.state == State::Present).then(|| self.slab.chunk(slot))
-    }
-}
-
-pub(crate) fn hash(digest: &Digest) -> u64 {
-    DigestTag::from_digest(digest).as_u64()
 }

@@ -73,7 +73,7 @@ mod tests {
     use kvtier_key::Digest;
     use proptest::prelude::*;
 
-    use crate::slab::State;
+    use crate::slab::SlotState;
     use crate::{Chunk, Index, IndexConfig, Reserve, ReserveRequest, TenantId};
 
     /// Every tenant's excess, counted anew.
@@ -93,7 +93,7 @@ mod tests {
         let excess = |tenant: u128| {
             let rows = (0..index.slab.end()).map(|slot| &index.slab[slot]);
             let staying = rows.filter(|row| {
-                row.state == State::Present && index.slab.tenant(row) == TenantId(tenant)
+                row.state == SlotState::Present && index.slab.tenant(row) == TenantId(tenant)
             });
             let bytes = staying.map(|row| row.bytes()).sum::<u64>()
                 + index.tenant_reserved(TenantId(tenant));

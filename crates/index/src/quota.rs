@@ -1,205 +1,19 @@
-//! Quotas: how much space each tenant may use.
+//! Quotas in an index: what a write may need, whose chunks it evicts, and the counting of bytes by tenant.
 
-use std::collections::BTreeMap;
-
-use hashbrown::{HashMap, HashSet};
 use kvtier_evict::{PerTenant, PolicyKind};
-use kvtier_key::Digest;
 
-use crate::over_quota::OverQuota;
-use crate::slab::State;
-use crate::{ChainPlace, Chunk, Index, IndexEntry, Refusal, Reserve, TenantId, VICTIMS_MAX};
-
-/// A write that asks for space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReserveRequest {
-    /// Its cost on the medium, in bytes.
-    pub bytes: u64,
-    /// The position of its chunk in its chain.
-    pub place: ChainPlace,
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Its chunk, for policies that learn from shed saves.
-    pub digest: Option<Digest>,
-}
-
-impl ReserveRequest {
-    /// A write of this many bytes, without a tenant and a chain.
-    pub fn new(bytes: u64) -> Self {
-        ReserveRequest { bytes, place: ChainPlace::default(), tenant: TenantId::NONE, digest: None }
-    }
-
-    /// Sets the position in the chain.
-    pub fn with_place(mut self, place: ChainPlace) -> Self {
-        self.place = place;
-        self
-    }
-
-    /// Sets the tenant.
-    pub fn with_tenant(mut self, tenant: TenantId) -> Self {
-        self.tenant = tenant;
-        self
-    }
-
-    /// Sets the chunk.
-    pub fn with_digest(mut self, digest: &Digest) -> Self {
-        self.digest = Some(*digest);
-        self
-    }
-}
-
-/// The quotas of tenants, by name.
-///
-/// ```
-/// use kvtier_index::Quotas;
-///
-/// // Tenant a may hold 1 GiB, every other tenant 100 MiB; each keeps what its quota guarantees.
-/// let quotas = Quotas::new().with("a", 1 << 30).with_others(100 << 20).with_fair(true);
-/// assert!(!quotas.is_empty());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Quotas {
-    /// Quotas of single tenants, in bytes.
-    pub by_tenant: BTreeMap<String, u64>,
-    /// The quota of every other tenant, in bytes; `None` for none. It does not apply to the tenant
-    /// `""`: chunks without a salt, or with an unknown one.
-    pub others: Option<u64>,
-    /// Whether the quotas of single tenants are also guaranteed to them: see
-    /// [`Index::set_fair_sharing`].
-    pub fair: bool,
-}
-
-impl Quotas {
-    /// No quotas.
-    pub fn new() -> Self {
-        Quotas::default()
-    }
-
-    /// Sets the quota of a tenant.
-    pub fn with(mut self, tenant: &str, bytes: u64) -> Self {
-        self.by_tenant.insert(tenant.into(), bytes);
-        self
-    }
-
-    /// Sets the quota of every tenant without one of its own.
-    pub fn with_others(mut self, bytes: u64) -> Self {
-        self.others = Some(bytes);
-        self
-    }
-
-    /// Also guarantees the quotas of single tenants to them.
-    pub fn with_fair(mut self, fair: bool) -> Self {
-        self.fair = fair;
-        self
-    }
-
-    /// Whether there is no quota.
-    pub fn is_empty(&self) -> bool {
-        self.by_tenant.is_empty() && self.others.is_none()
-    }
-}
-
-/// A tenant with less than this fraction of its quota free is full.
-const SPARE: u64 = 50;
-
-/// The quotas, and what counts towards them besides present chunks.
-#[derive(Debug, Default)]
-pub(crate) struct Limits {
-    default: Option<u64>,
-    by_tenant: HashMap<TenantId, u64>,
-    /// Bytes of writes in flight.
-    reserved: HashMap<TenantId, u64>,
-    /// Bytes of victims.
-    evicting: HashMap<TenantId, u64>,
-    /// Tenants whose quotas are full, or nearly full, so that callers need not scan all tenants.
-    full: HashSet<TenantId>,
-    /// Tenants over their share, counted with writes in flight and without victims.
-    pub over_quota: OverQuota,
-    /// The maximum sum of all shares, if quotas are guaranteed.
-    pub fair: Option<u64>,
-    /// The sum of the quotas of single tenants.
-    sum: u128,
-}
-
-impl Limits {
-    /// The quota of a tenant. The quota of the others must not evict chunks of unknown tenants,
-    /// which tenant 0 stands for.
-    fn limit(&self, tenant: TenantId) -> Option<u64> {
-        self.by_tenant.get(&tenant).copied().or(self.default.filter(|_| tenant != TenantId::NONE))
-    }
-
-    /// Whether there is any quota.
-    pub fn are_set(&self) -> bool {
-        self.default.is_some() || !self.by_tenant.is_empty()
-    }
-
-    /// The share of a tenant: below it, the tenant's chunks are not evicted while another tenant is
-    /// over its share.
-    fn part(&self, tenant: TenantId) -> u64 {
-        let Some(all) = self.fair.filter(|_| !self.by_tenant.is_empty()) else {
-            return self.limit(tenant).unwrap_or(u64::MAX);
-        };
-        let own = self.by_tenant.get(&tenant).copied().unwrap_or(0);
-        let scaled = u128::from(own) * u128::from(all) / self.sum.max(u128::from(all));
-        u64::try_from(scaled).unwrap_or(own)
-    }
-
-    /// A tenant has this many bytes now.
-    pub fn update(&mut self, tenant: TenantId, bytes: u64) {
-        let [coming, leaving] =
-            [&self.reserved, &self.evicting].map(|of| of.get(&tenant).copied().unwrap_or(0));
-        let staying = bytes.saturating_sub(leaving).saturating_add(coming);
-        self.over_quota.set_excess(tenant, staying.saturating_sub(self.part(tenant)));
-        match self.limit(tenant).is_some_and(|limit| bytes > limit - limit / SPARE) {
-            true => self.full.insert(tenant),
-            false => self.full.remove(&tenant),
-        };
-    }
-
-    pub fn reserve(&mut self, tenant: TenantId, bytes: u64) {
-        *self.reserved.entry(tenant).or_default() += bytes;
-    }
-
-    pub fn unreserve(&mut self, tenant: TenantId, bytes: u64) {
-        take(&mut self.reserved, tenant, bytes);
-    }
-
-    pub fn add_evicting(&mut self, tenant: TenantId, bytes: u64) {
-        *self.evicting.entry(tenant).or_default() += bytes;
-    }
-
-    pub fn sub_evicting(&mut self, tenant: TenantId, bytes: u64) {
-        take(&mut self.evicting, tenant, bytes);
-    }
-}
-
-/// Subtracts from a sum; sums of 0 are removed. Bytes claimed before the first quota were not
-/// added.
-fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
-    if let Some(sum) = sums.get_mut(&tenant) {
-        *sum = sum.saturating_sub(bytes);
-        if *sum == 0 {
-            sums.remove(&tenant);
-        }
-    }
-}
+use crate::slab::SlotState;
+use crate::{Chunk, Index, IndexEntry, Refusal, Reserve, ReserveRequest, TenantId, VICTIMS_MAX};
 
 impl Index {
     /// Sets or ends (`None`) the quota of one tenant, in bytes. Bytes above it are evicted with the
     /// tenant's next write: its least recently used chunks, or those that the policy chooses if it
     /// divides by tenant. With a policy that never evicts, writes above the quota are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
-        let before = match bytes {
-            Some(bytes) => {
-                self.begin_limits();
-                self.quotas.by_tenant.insert(tenant, bytes)
-            }
-            None => self.quotas.by_tenant.remove(&tenant),
-        };
-        self.quotas.sum =
-            self.quotas.sum - u128::from(before.unwrap_or(0)) + u128::from(bytes.unwrap_or(0));
+        if bytes.is_some() {
+            self.begin_limits();
+        }
+        self.quotas.set(tenant, bytes);
         match self.quotas.fair {
             // All shares have changed.
             Some(_) => self.update_all_quotas(),
@@ -213,18 +27,16 @@ impl Index {
         if bytes.is_some() {
             self.begin_limits();
         }
-        self.quotas.default = bytes;
+        self.quotas.set_default(bytes);
         self.update_all_quotas();
     }
 
     /// Recomputes all tenants after a change of the quotas.
     pub(crate) fn update_all_quotas(&mut self) {
-        self.quotas.over_quota = OverQuota::default();
-        self.quotas.full.clear();
+        self.quotas.clear_marks();
         if self.quotas.are_set() {
             let there = self.tenants().map(|(tenant, _)| tenant);
-            let tenants: Vec<TenantId> =
-                there.chain(self.quotas.reserved.keys().copied()).collect();
+            let tenants: Vec<TenantId> = there.chain(self.quotas.reserving_tenants()).collect();
             tenants.into_iter().for_each(|tenant| self.update_quota(tenant));
         }
     }
@@ -272,24 +84,20 @@ impl Index {
     /// The tenants with less than a fiftieth of their quota free, in no order, each as a request
     /// for that space.
     pub fn full_tenants(&self) -> Vec<ReserveRequest> {
-        let request = |tenant: &TenantId| {
-            let limit = self.quotas.limit(*tenant)?;
-            Some(ReserveRequest::new(limit / SPARE).with_tenant(*tenant))
-        };
-        self.quotas.full.iter().filter_map(request).collect()
+        self.quotas.full_tenants()
     }
 
     /// Before the first quota: makes the policy divide by tenant, and counts the victims. Without
     /// quotas neither costs anything.
     fn begin_limits(&mut self) {
         if !self.quotas.are_set() {
-            self.quotas.evicting.clear();
+            self.quotas.clear_victims();
             // There are no victims, mostly: then skip the scan.
             let end = if self.totals.evicting == 0 { 0 } else { self.slab.end() };
             for row in
-                (0..end).map(|slot| &self.slab[slot]).filter(|row| row.state == State::Evicting)
+                (0..end).map(|slot| &self.slab[slot]).filter(|row| row.state == SlotState::Evicting)
             {
-                *self.quotas.evicting.entry(self.slab.tenant(row)).or_default() += row.bytes();
+                self.quotas.add_evicting(self.slab.tenant(row), row.bytes());
             }
         }
         if self.policy.tracks_tenants() {
@@ -297,14 +105,14 @@ impl Index {
         }
         let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
         let slab = &self.slab;
-        let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == State::Evicting;
+        let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == SlotState::Evicting;
         self.policy =
             Box::new(PerTenant::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
     }
 
     /// Bytes of a tenant's writes in flight.
     pub fn tenant_reserved(&self, tenant: TenantId) -> u64 {
-        self.quotas.reserved.get(&tenant).copied().unwrap_or(0)
+        self.quotas.reserved(tenant)
     }
 
     /// Whether a write needs more space than its tenant's quota leaves. Victims still occupy some.
@@ -340,7 +148,7 @@ impl Index {
             victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
             // All other chunks of the tenant are held. Those being deleted may still make space for
             // a smaller write.
-            _ if self.quotas.evicting.contains_key(&tenant) => Some(Reserve::Busy),
+            _ if self.quotas.has_victims(tenant) => Some(Reserve::Busy),
             _ => Some(Reserve::Full(Refusal::Held)),
         }
     }
@@ -350,7 +158,7 @@ impl Index {
         let Some(limit) = self.quotas.limit(request.tenant) else { return 0 };
         // Here victims do not count, or every waiting write would choose further ones for the same
         // excess.
-        let leaving = self.quotas.evicting.get(&request.tenant).copied().unwrap_or(0);
+        let leaving = self.quotas.evicting(request.tenant);
         self.had_with(request).saturating_sub(leaving).saturating_sub(limit)
     }
 

@@ -9,8 +9,49 @@
 
 use std::fmt;
 
-use crate::index::hash;
-use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, ReserveRequest, TenantId};
+use kvtier_key::Digest;
+
+use crate::lookup::hash;
+use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, TenantId};
+
+/// A write that asks for space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReserveRequest {
+    /// Its cost on the medium, in bytes.
+    pub bytes: u64,
+    /// The position of its chunk in its chain.
+    pub place: ChainPlace,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Its chunk, for policies that learn from shed saves.
+    pub digest: Option<Digest>,
+}
+
+impl ReserveRequest {
+    /// A write of this many bytes, without a tenant and a chain.
+    pub fn new(bytes: u64) -> Self {
+        ReserveRequest { bytes, place: ChainPlace::default(), tenant: TenantId::NONE, digest: None }
+    }
+
+    /// Sets the position in the chain.
+    pub fn with_place(mut self, place: ChainPlace) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// Sets the tenant.
+    pub fn with_tenant(mut self, tenant: TenantId) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
+    /// Sets the chunk.
+    pub fn with_digest(mut self, digest: &Digest) -> Self {
+        self.digest = Some(*digest);
+        self
+    }
+}
 
 /// Space claimed for one write. Pass it to [`Index::commit`] or [`Index::cancel`]: dropped, the
 /// space stays claimed.

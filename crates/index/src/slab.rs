@@ -11,7 +11,7 @@ const NIL: u32 = u32::MAX;
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SlotState {
     /// The slot is free; `depth` is the next free one.
     Vacant,
     /// The chunk is there.
@@ -42,7 +42,7 @@ impl Length {
 /// One slot: exactly one cache line, so that a lookup reads one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Row {
+pub(crate) struct SlotRow {
     pub digest: Digest,
     parent: Option<DigestTag>,
     depth: u32,
@@ -52,13 +52,13 @@ pub(crate) struct Row {
     bytes: Length,
     /// The number of holds on it.
     pub holds: u16,
-    pub state: State,
+    pub state: SlotState,
 }
 
-const _: () = assert!(size_of::<Row>() == 64);
+const _: () = assert!(size_of::<SlotRow>() == 64);
 
-impl Row {
-    const VACANT: Row = Row {
+impl SlotRow {
+    const VACANT: SlotRow = SlotRow {
         digest: Digest([0; 32]),
         parent: None,
         depth: NIL,
@@ -66,11 +66,16 @@ impl Row {
         len: Length([0; 6]),
         bytes: Length([0; 6]),
         holds: 0,
-        state: State::Vacant,
+        state: SlotState::Vacant,
     };
 
     fn present(chunk: &Chunk, tenant: u32) -> Self {
-        let mut row = Row { digest: chunk.digest, state: State::Present, depth: 0, ..Row::VACANT };
+        let mut row = SlotRow {
+            digest: chunk.digest,
+            state: SlotState::Present,
+            depth: 0,
+            ..SlotRow::VACANT
+        };
         row.set(chunk, tenant);
         row
     }
@@ -119,7 +124,7 @@ impl Row {
 /// Slots, dense and reused; the latest vacated is reused first.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    segments: Vec<Box<[Row]>>,
+    segments: Vec<Box<[SlotRow]>>,
     /// Slots from here on were never used.
     fresh: u32,
     vacant: u32,
@@ -136,7 +141,7 @@ impl Slab {
         let slot = self.vacant;
         if slot != NIL {
             self.vacant = self[slot].depth;
-            self[slot] = Row::present(chunk, self.numbers.take(chunk.tenant));
+            self[slot] = SlotRow::present(chunk, self.numbers.take(chunk.tenant));
             return Some(slot);
         }
         let slot = self.fresh;
@@ -144,10 +149,10 @@ impl Slab {
             return None;
         }
         if slot as usize == self.segments.len() * SEGMENT {
-            self.segments.push(vec![Row::VACANT; SEGMENT].into_boxed_slice());
+            self.segments.push(vec![SlotRow::VACANT; SEGMENT].into_boxed_slice());
         }
         self.fresh += 1;
-        self[slot] = Row::present(chunk, self.numbers.take(chunk.tenant));
+        self[slot] = SlotRow::present(chunk, self.numbers.take(chunk.tenant));
         Some(slot)
     }
 
@@ -169,7 +174,7 @@ impl Slab {
     }
 
     /// The tenant of a row.
-    pub fn tenant(&self, row: &Row) -> TenantId {
+    pub fn tenant(&self, row: &SlotRow) -> TenantId {
         self.numbers.tenant(row.tenant)
     }
 
@@ -180,12 +185,12 @@ impl Slab {
 
     pub fn remove(&mut self, slot: u32) {
         self.numbers.release(self[slot].tenant);
-        self[slot] = Row { depth: self.vacant, ..Row::VACANT };
+        self[slot] = SlotRow { depth: self.vacant, ..SlotRow::VACANT };
         self.vacant = slot;
     }
 
     /// The row of a slot; `None` for a number that was never used.
-    pub fn get(&self, slot: u32) -> Option<&Row> {
+    pub fn get(&self, slot: u32) -> Option<&SlotRow> {
         self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
     }
 
@@ -195,21 +200,21 @@ impl Slab {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Row>()
-            + self.segments.capacity() * size_of::<Box<[Row]>>()
+        self.segments.len() * SEGMENT * size_of::<SlotRow>()
+            + self.segments.capacity() * size_of::<Box<[SlotRow]>>()
     }
 }
 
 impl std::ops::Index<u32> for Slab {
-    type Output = Row;
+    type Output = SlotRow;
 
-    fn index(&self, slot: u32) -> &Row {
+    fn index(&self, slot: u32) -> &SlotRow {
         &self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 }
 
 impl std::ops::IndexMut<u32> for Slab {
-    fn index_mut(&mut self, slot: u32) -> &mut Row {
+    fn index_mut(&mut self, slot: u32) -> &mut SlotRow {
         &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 }

@@ -2,6 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use kvtier_key::Digest;
 
+use crate::Index;
+
 /// Keys with corrupt bytes that were not overwritten since: bounded, the oldest dropped first.
 /// Dropping one is safe, since the next load finds it corrupt again.
 #[derive(Debug)]
@@ -52,6 +54,31 @@ impl Suspects {
 
     pub fn contains(&self, digest: &Digest) -> bool {
         !self.since.is_empty() && self.since.contains_key(digest)
+    }
+}
+
+impl Index {
+    /// Marks the bytes of this key as corrupt: a miss until its next [`commit`](Self::commit). Its
+    /// entry stays, counted and evictable, for media that cannot quarantine the bytes.
+    pub fn mark_suspect(&mut self, digest: &Digest) {
+        // The list of suspects is bounded. One that falls out of it becomes an ordinary chunk
+        // again, whose next load verifies it anew.
+        if let Some(forgotten) = self.suspects.insert(*digest) {
+            self.sets.suspected(digest);
+            forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
+        }
+    }
+
+    /// The corrupt bytes are gone: bytes found under this key from now on were written since.
+    pub fn clear_suspect(&mut self, digest: &Digest) {
+        if self.suspects.remove(digest) {
+            self.sets.suspect_cleared(digest);
+        }
+    }
+
+    /// Whether the key's bytes are corrupt and not overwritten since.
+    pub fn is_suspect(&self, digest: &Digest) -> bool {
+        self.suspects.contains(digest)
     }
 }
 

@@ -9,7 +9,7 @@ const NAMES_MAX: usize = 1 << 15;
 
 /// Tenants by name and by identity, in one process. The identity derives from the key. The names of
 /// recently used tenants are kept, in memory only, for reports.
-pub struct Tenants {
+pub struct TenantNames {
     key: TenantKey,
     /// Met since the last time that this was full, and before.
     young: HashMap<TenantId, String>,
@@ -17,10 +17,10 @@ pub struct Tenants {
     names_max: usize,
 }
 
-impl Tenants {
+impl TenantNames {
     /// No names.
     pub fn new(key: TenantKey) -> Self {
-        Tenants { key, young: HashMap::new(), old: HashMap::new(), names_max: NAMES_MAX }
+        TenantNames { key, young: HashMap::new(), old: HashMap::new(), names_max: NAMES_MAX }
     }
 
     /// The identity of a tenant.
@@ -61,14 +61,14 @@ impl Tenants {
 
     /// Changes the key and drops all names.
     pub fn set_key(&mut self, key: TenantKey) {
-        *self = Tenants { names_max: self.names_max, ..Tenants::new(key) };
+        *self = TenantNames { names_max: self.names_max, ..TenantNames::new(key) };
     }
 }
 
 /// Names are not shown.
-impl fmt::Debug for Tenants {
+impl fmt::Debug for TenantNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenants")
+        f.debug_struct("TenantNames")
             .field("named", &(self.young.len() + self.old.len()))
             .finish_non_exhaustive()
     }
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn recent_names_are_kept_within_a_bound_and_identities_do_not_depend_on_them() {
-        let mut tenants = Tenants { names_max: 4, ..Tenants::new(TenantKey::new([7; 32])) };
-        let meet = |tenants: &mut Tenants, name: &str| {
+        let mut tenants = TenantNames { names_max: 4, ..TenantNames::new(TenantKey::new([7; 32])) };
+        let meet = |tenants: &mut TenantNames, name: &str| {
             let id = tenants.id(name);
             tenants.note(id, name);
             id

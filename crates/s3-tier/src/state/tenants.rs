@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvtier_core::OTHER_TENANTS;
-use kvtier_index::{Index, TenantId, TenantKey, Tenants};
+use kvtier_index::{Index, TenantId, TenantKey, TenantNames};
 use tokio::sync::Notify;
 
 /// The most names that are remembered before the key is known.
@@ -15,7 +15,7 @@ const MET_MAX: usize = 4096;
 /// Tenants and quotas.
 #[derive(Default)]
 pub struct TenantTable {
-    known: Option<Tenants>,
+    known: Option<TenantNames>,
     /// Notified when a tenant occurs before the key is known.
     key_wanted: Arc<Notify>,
     /// Names that occurred before the key was known.
@@ -76,7 +76,7 @@ impl TenantTable {
 
     /// The key in use.
     pub fn key(&self) -> Option<&TenantKey> {
-        self.known.as_ref().map(Tenants::key)
+        self.known.as_ref().map(TenantNames::key)
     }
 
     /// Uses this key from now on. A chunk that was counted under another one returns to its tenant
@@ -86,7 +86,7 @@ impl TenantTable {
             return;
         }
         self.limits_by_id.drain().for_each(|(id, _)| index.set_quota(id, None));
-        let mut known = Tenants::new(key);
+        let mut known = TenantNames::new(key);
         for name in std::mem::take(&mut self.met) {
             known.note(known.id(&name), &name);
         }

@@ -11,7 +11,7 @@
 use hashbrown::HashMap;
 use kvtier_key::{Digest, Key, KeyId};
 
-use crate::{DigestTag, Index};
+use crate::{ChainPlace, DigestTag, Index};
 
 /// The fewest positions of absent chunks that are remembered; at most twice as many.
 const KNOWN_MIN: usize = 1 << 14;
@@ -23,48 +23,20 @@ const APART_MAX: usize = 64;
 /// The longest path to the head of a chain that is followed.
 const WAY_UP_MAX: usize = 1 << 14;
 
-/// The position of a chunk in its prefix chain; the default is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ChainPlace {
-    /// The previous chunk; `None` for the first, or if the chain is unknown.
-    pub parent: Option<DigestTag>,
-    /// The number of chunks before it; 0 for the first, or if the chain is unknown.
-    pub depth: u32,
-    /// Whether the caller gave it; otherwise it was inferred.
-    pub explicit: bool,
-}
-
-impl ChainPlace {
-    /// The position after `parent`, with `depth` chunks before it, as given by the caller.
-    pub fn new(parent: Option<DigestTag>, depth: u32) -> Self {
-        ChainPlace { parent, depth, explicit: true }
-    }
-
-    /// The position of the first chunk of a batch: after `parent`, with `depth` chunks before it.
-    pub fn after(parent: Option<&Digest>, depth: u32) -> Self {
-        ChainPlace::new(parent.map(DigestTag::from_digest), depth)
-    }
-
-    fn inferred(parent: DigestTag, depth: u32) -> Self {
-        ChainPlace { parent: Some(parent), depth, explicit: false }
-    }
-}
-
 /// Positions learnt from lookups of absent chunks, and the pending saves.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
     /// Two generations: when the young one is full it becomes the old one, which is dropped.
     young: HashMap<DigestTag, ChainPlace>,
     old: HashMap<DigestTag, ChainPlace>,
-    pending: HashMap<DigestTag, PendingSave>,
+    pending: HashMap<DigestTag, PendingPosition>,
     /// The number of pending chunks right after each chunk.
     followed: HashMap<DigestTag, u32>,
 }
 
 /// A chunk that is being saved.
 #[derive(Debug, Default)]
-struct PendingSave {
+struct PendingPosition {
     /// The previous chunk.
     before: Option<DigestTag>,
     /// The number of saves.
