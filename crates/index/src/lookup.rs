@@ -47,7 +47,7 @@ impl Index {
             let n = some
                 .iter_mut()
                 .zip(&mut digests)
-                .map(|(slot, digest)| *slot = self.likely(digest))
+                .map(|(slot, digest)| *slot = self.likely(digest).unwrap_or(0))
                 .count();
             // The result is not used. Without this the compiler would drop the reads, which are the
             // purpose.
@@ -66,32 +66,29 @@ impl Index {
         self.table.find(hash(digest), |slot| self.slab[*slot].digest == *digest).copied()
     }
 
-    /// The slots of the present ones.
+    /// The slots of those that have an entry.
     pub(crate) fn find_all(&self, digests: &[Digest]) -> Vec<u32> {
         let mut slots = Vec::with_capacity(digests.len());
         for some in digests.chunks(BATCH) {
             // First read the table for all of them, then the slots, so that no read waits for
             // another.
-            let mut likely = [0; BATCH];
+            let mut likely = [None; BATCH];
             likely.iter_mut().zip(some).for_each(|(slot, digest)| *slot = self.likely(digest));
-            let is_it = |slot: &u32, digest: &Digest| {
-                self.slab.get(*slot).is_some_and(|row| row.digest == *digest)
-            };
-            let found =
+            let found = likely.iter().zip(some).filter_map(|(slot, digest)| {
+                // Only slots of the table count: a forgotten chunk that is held keeps its row.
+                let slot = (*slot)?;
                 // The likely slot is the one with the same tag. Two digests with one tag are
                 // possible, so the full digest decides.
-                likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
-                    true => Some(*slot),
-                    false => self.find(digest),
-                });
+                if self.slab[slot].digest == *digest { Some(slot) } else { self.find(digest) }
+            });
             slots.extend(found);
         }
         slots
     }
 
-    /// The slot that probably holds a key, if the key is present.
-    fn likely(&self, digest: &Digest) -> u32 {
-        self.table.find(hash(digest), |_| true).copied().unwrap_or(0)
+    /// The slot that probably holds a key; `None` if the key has no entry.
+    fn likely(&self, digest: &Digest) -> Option<u32> {
+        self.table.find(hash(digest), |_| true).copied()
     }
 
     pub(crate) fn find_tag(&self, tag: DigestTag) -> Option<u32> {
@@ -103,4 +100,26 @@ impl Index {
 
 pub(crate) fn hash(digest: &Digest) -> u64 {
     DigestTag::from_digest(digest).as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    #[test]
+    fn a_batch_does_not_find_a_forgotten_chunk_whose_slot_is_held() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let [first, second] = [1, 2].map(|n| Digest::derive("test", &[n]));
+        for digest in [first, second] {
+            let _ = index.insert(Chunk::new(digest, 1, 1));
+        }
+        let hold = index.hold(&[first], 60_000).unwrap();
+        index.forget(&first);
+        assert_eq!(index.find_all(&[first, second]), [1], "slot 0 is kept for the hold alone");
+        index.release(hold);
+        assert_eq!(index.find_all(&[first, second]), [1]);
+    }
 }
