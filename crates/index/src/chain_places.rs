@@ -21,6 +21,7 @@ const PENDING_MAX: usize = 1 << 16;
 /// chains.
 const APART_MAX: usize = 64;
 /// The longest path to the head of a chain that is followed.
+// A chain of 16,384 chunks of 256 tokens has four million tokens.
 const WAY_UP_MAX: usize = 1 << 14;
 
 /// Positions learnt from lookups of absent chunks, and the pending saves.
@@ -83,6 +84,8 @@ impl Index {
     /// old lookups are dropped.
     pub fn learn_order(&mut self, keys: &[Key]) {
         for (at, key) in keys.iter().enumerate().skip(1) {
+            // A lookup lists the chunks of all ranks and groups in turn; each of them has a chain
+            // of its own.
             let own_lane = lane(key);
             let before =
                 keys[..at].iter().rev().take(APART_MAX).find(|other| lane(other) == own_lane);
@@ -91,12 +94,16 @@ impl Index {
             };
             let tag = DigestTag::from_digest(key.digest());
             let parent = DigestTag::from_digest(before.digest());
+            // A chunk that is there, found in a listing say, has no parent yet unless a snapshot
+            // gave one.
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
                 let depth = self
                     .chains
                     .place(parent)
+                    // Without a known predecessor its place in the lookup is the best guess of its
+                    // depth.
                     .map_or(at as u32, |place| place.depth.saturating_add(1));
                 self.chains.remember(tag, ChainPlace::inferred(parent, depth));
             }
@@ -121,6 +128,7 @@ impl Index {
     /// nothing recorded, if there are too many pending chunks.
     #[must_use = "what is not noted is not settled"]
     pub fn add_pending(&mut self, tag: DigestTag, place: ChainPlace) -> bool {
+        // A chunk that is pending already needs no further entry.
         let has_capacity =
             self.chains.pending.len() < PENDING_MAX || self.chains.pending.contains_key(&tag);
         if has_capacity {
@@ -175,6 +183,7 @@ impl Index {
             if let Some(slot) = self.find_tag(tag) {
                 return Ok(Some(slot));
             }
+            // Neither present nor pending: the chain is broken here.
             next = self.chains.pending.get(&tag).ok_or(Orphan)?.before;
         }
         Ok(None)
@@ -208,6 +217,7 @@ fn lane(key: &Key) -> (i64, u32) {
         KeyId::Object(id) => (id.rank.0, id.group),
         KeyId::Engine(id) => (id.worker_id, 0),
         KeyId::Layer(id) => (id.key.worker_id, id.layer as u32),
+        // Kinds of keys of later versions: one chain for all.
         _ => (0, 0),
     }
 }

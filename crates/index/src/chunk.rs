@@ -48,6 +48,7 @@ impl DigestTag {
     /// The tag of `digest`.
     pub fn from_digest(digest: &Digest) -> Self {
         let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+        // 0 means "no parent" in records, so a digest that begins with eight zeros has the tag 1.
         DigestTag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
     }
 

@@ -46,6 +46,7 @@ impl FieldReader<'_> {
         let depth = self.u32()?;
         let tenant = match form {
             ChunkEncoding::Digested => TenantId::from_bytes(self.array()?),
+            // Read and dropped: those numbers were hashes that two tenants could share.
             ChunkEncoding::Numbered => self.u32().map(|_| TenantId::NONE)?,
         };
         Some(Chunk { parent, depth, tenant, ..chunk })

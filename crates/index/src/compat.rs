@@ -82,15 +82,19 @@ impl Index {
     /// like [`victims`](Self::victims).
     pub fn compat_victims(&mut self, now_ms: u64) -> Vec<IndexEntry> {
         let Some(compat) = self.compat.compat else { return Vec::new() };
+        // A share may take several batches. The next check waits until the last of them was
+        // returned.
         if self.compat.due == 0 {
             self.compat.due = self.compat_share(compat, now_ms);
         }
         let wanted = self.compat.due.min(VICTIMS_MAX);
         let mut victims = Vec::with_capacity(wanted);
         while victims.len() < wanted {
+            // The policy alone decides, as in LMCache: no sets and no shares of tenants.
             let Some(slot) = self.policy.victim() else { break };
             victims.push(self.start_evicting(slot));
         }
+        // Everything else is held: the rest of the share is dropped and not owed to the next check.
         self.compat.due = if victims.len() < wanted { 0 } else { self.compat.due - wanted };
         victims
     }
@@ -104,6 +108,7 @@ impl Index {
         {
             return 0;
         }
+        // Also when nothing is evicted: LMCache looks once a second whatever it finds.
         self.compat.looked_ms = Some(now_ms);
         let usage = self.usage();
         if (usage.used as f64) < compat.watermark * usage.capacity as f64 {
@@ -113,6 +118,7 @@ impl Index {
         self.policy.set_time(now_ms);
         let all = self.policy.len();
         let ratio = compat.ratio.clamp(0.0, 1.0);
+        // At least one chunk, or a small ratio of few chunks would never evict any.
         if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 }
     }
 }

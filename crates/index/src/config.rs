@@ -93,7 +93,9 @@ impl IndexConfig {
             });
         }
         let capacity = self.capacity_bytes;
+        // At least one byte. Above 2^53 a `f64` rounds, so the result is bounded by the capacity.
         let share = |share: f64| ((capacity as f64 * share) as u64).clamp(1, capacity);
+        // Exactly the capacity, without rounding.
         let high = if self.high_mark == 1.0 { capacity } else { share(self.high_mark) };
         Ok(CapacityMarks { capacity, high, batch: share(self.batch_max) })
     }

@@ -83,6 +83,7 @@ impl Index {
 
     /// Makes a present entry a victim.
     pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
+        // From here on lookups miss it, and no other save chooses it.
         self.slab[slot].state = SlotState::Evicting;
         let entry = self.slab.entry(slot);
         // It still counts in `used`, and now also in `evicting`: see the module `reserve`.
@@ -94,6 +95,7 @@ impl Index {
 
     /// Makes a victim a present entry again.
     pub(crate) fn stop_evicting(&mut self, slot: u32) {
+        // Of a set that was hidden by it alone, all members are hits again.
         self.slab[slot].state = SlotState::Present;
         let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
         self.uncount_evicting(tenant, bytes);

@@ -70,6 +70,7 @@ pub(crate) fn encode(
     write: impl FnOnce(&mut Vec<u8>) -> u32,
 ) {
     let start = out.len();
+    // Filled in below, when length and checksum of the records are known.
     out.extend_from_slice(&[0; HEADER_BYTES]);
     let records = write(out);
     let body_len = out.len() - start - HEADER_BYTES;
@@ -110,6 +111,8 @@ impl<'a> Frames<'a> {
             return Err(ReadEnd::Clean);
         }
         let mut rest = FieldReader(&self.bytes[self.at..]);
+        // A header that is cut off is torn too: the process may have been killed between any two
+        // bytes.
         self.frame(&mut rest).ok_or(self.torn())?
     }
 
@@ -123,9 +126,12 @@ impl<'a> Frames<'a> {
         let header = rest.0;
         let magic = rest.array()?;
         let version = u16::from_le_bytes(rest.array()?);
+        // The version is read before the magic is judged, but a foreign file has no version to
+        // report.
         if magic != self.magic {
             return None;
         }
+        // Before the checksum, whose place a later version may change.
         let form = match version {
             VERSION => ChunkEncoding::Digested,
             VERSION_1 => ChunkEncoding::Numbered,

@@ -101,6 +101,8 @@ impl Index {
     /// Makes the table large enough for `entries` more, so that none of their inserts rehashes it.
     pub fn reserve_entries(&mut self, entries: usize) {
         let slab = &self.slab;
+        // A start may enter millions of chunks: growing step by step would move each slot several
+        // times.
         self.table.reserve(entries, |slot| hash(&slab[*slot].digest));
     }
 
@@ -125,11 +127,14 @@ impl Index {
     /// `false` if it is absent, a victim, or too long for an index.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
+        // A victim has its old cost in `evicting`, from which its cost is subtracted when it is
+        // deleted.
         if self.slab[slot].state != SlotState::Present || len.max(bytes) >= CHUNK_BYTES_LIMIT {
             return false;
         }
         let old = self.slab.chunk(slot);
         let new = Chunk { len, bytes, ..old };
+        // The policy is not notified: it would take the chunk for one that was just used.
         self.slab.set(slot, &new);
         self.uncount(&old);
         self.count(&new);
@@ -242,6 +247,8 @@ impl Index {
         let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
         found.expect("an entry that is there is in the table").remove();
         match entry.held {
+            // The holds refer to the slot by number. It must not get another chunk before they have
+            // ended.
             true => self.slab[slot].state = SlotState::Forgotten,
             false => self.slab.remove(slot),
         }
@@ -302,9 +309,13 @@ impl Index {
 
     pub(crate) fn removable(&mut self, digest: &Digest) -> Result<u32, RemoveOutcome> {
         let Some(slot) = self.find(digest) else {
+            // A policy may remember evicted chunks. One that its owner removed will not return for
+            // reasons that a policy can learn from.
             self.policy.forget(hash(digest));
             return Err(RemoveOutcome::Absent);
         };
+        // A victim's deletion is under way, so for the caller it is gone already. A hold protects
+        // against both kinds of removal.
         match self.slab[slot] {
             SlotRow { state: SlotState::Evicting, .. } => Err(RemoveOutcome::Absent),
             SlotRow { holds: 1.., .. } => Err(RemoveOutcome::Held),

@@ -17,6 +17,7 @@ use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTJ";
 /// The most records in one frame.
+// As if each record were the longest kind: a frame then never exceeds its bound, whatever is in it.
 const RECORDS_MAX: usize = BODY_BYTES_MAX / (1 + CHUNK_BYTES);
 
 /// The same as a frame of this form has.
@@ -24,6 +25,7 @@ fn records_max(form: ChunkEncoding) -> usize {
     BODY_BYTES_MAX / (1 + form.chunk_bytes())
 }
 
+// Numbers on media: never reused for another kind.
 const TOUCH: u8 = 1;
 const REMOVE: u8 = 2;
 const INSERT: u8 = 3;
@@ -84,6 +86,8 @@ pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
 /// The same for records that are written after the snapshot with the mark `follows`. They are not
 /// in it, whatever its clock said.
 pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
+    // Each frame has a checksum of its own, so a torn write loses the last frame and not all
+    // records.
     for records in records.chunks(RECORDS_MAX) {
         frame::encode(FrameHeader { magic: MAGIC, flags: 0, at_ms, number: follows }, out, |out| {
             records.iter().for_each(|record| put(record, out));
@@ -119,6 +123,8 @@ impl Iterator for RecordBatches<'_> {
         if self.end.is_some() {
             return None;
         }
+        // Peeked and not taken: a frame with a valid checksum but wrong records must be reported at
+        // its beginning.
         let read = self.frames.peek().and_then(|frame| match records(&frame) {
             Some(records) => Ok((frame, records)),
             None => Err(self.frames.torn()),
@@ -152,12 +158,14 @@ fn put(record: &Record, out: &mut Vec<u8>) {
 /// The records of a frame; `None` unless they are what its header says.
 fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
     let head = frame.head;
+    // A flag of a later version may change what the records mean.
     if head.flags != 0 || !(1..=records_max(frame.form) as u32).contains(&frame.records) {
         return None;
     }
     let mut fields = FieldReader(frame.body);
     let records: Option<Vec<Record>> =
         (0..frame.records).map(|_| record(&mut fields, frame.form)).collect();
+    // Bytes behind the last record mean that the count is wrong, so none of it can be trusted.
     records.filter(|_| fields.0.is_empty())
 }
 

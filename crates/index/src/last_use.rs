@@ -57,9 +57,11 @@ impl LastUses {
     fn enter(&mut self, digest: Digest, used: LastUse) {
         let known = self.0.entry(digest).or_insert(used);
         let tenant = if known.tenant == TenantId::NONE { used.tenant } else { known.tenant };
+        // At one time the exact use wins: the snapshot shows only an upper bound.
         if (used.at_ms, used.is_exact) >= (known.at_ms, known.is_exact) {
             *known = used;
         }
+        // Last, because `used` may be of a touch, which has no tenant.
         known.tenant = tenant;
     }
 }

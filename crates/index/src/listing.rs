@@ -4,6 +4,7 @@ use crate::slab::SlotState;
 use crate::{Chunk, Index};
 
 /// The most slots that one [`Index::keys_page`] scans.
+// A few milliseconds of scanning.
 const PAGE_SCAN_MAX: u32 = 1 << 16;
 
 /// The start of the next page of keys; the default is the start of the listing.
@@ -41,6 +42,8 @@ impl Index {
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
         let mut chunks = Vec::new();
         let mut at = cursor.0;
+        // By slot and not by key: a slot's number stays while its chunk does, so pages need no
+        // state in the index.
         while at < stop && chunks.len() < n {
             chunks.extend(self.chunk_at(at));
             at += 1;
@@ -62,6 +65,7 @@ impl Index {
     }
 
     fn chunk_at(&self, slot: u32) -> Option<Chunk> {
+        // A segment has rows beyond the end, which were never used.
         let row = (slot < self.slab.end()).then(|| &self.slab[slot])?;
         (row.state == SlotState::Present).then(|| self.slab.chunk(slot))
     }

@@ -10,6 +10,7 @@ use crate::slab::SlotState;
 use crate::{DigestTag, Index, IndexEntry};
 
 /// The number of keys looked up together.
+// About as many reads of memory as a core has in flight at once.
 const BATCH: usize = 16;
 
 impl Index {
@@ -18,6 +19,7 @@ impl Index {
     pub fn get(&self, digest: &Digest) -> Option<IndexEntry> {
         let slot = self.find(digest)?;
         let row = &self.slab[slot];
+        // The cheapest check first: suspects and sets need a look into other tables.
         (row.state == SlotState::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
             .then(|| self.slab.entry(slot))
     }
@@ -56,6 +58,7 @@ impl Index {
                     .iter()
                     .fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |row| row.holds)),
             );
+            // A short group is the last one.
             if n < BATCH {
                 return;
             }

@@ -11,6 +11,7 @@ impl Index {
     /// divides by tenant. With a policy that never evicts, writes above the quota are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
         if bytes.is_some() {
+            // Before the quota is set: it counts what was not counted while there was none.
             self.begin_limits();
         }
         self.quotas.set(tenant, bytes);
@@ -35,6 +36,7 @@ impl Index {
     pub(crate) fn update_all_quotas(&mut self) {
         self.quotas.clear_marks();
         if self.quotas.are_set() {
+            // Tenants without chunks may have writes in flight, and those count too.
             let there = self.tenants().map(|(tenant, _)| tenant);
             let tenants: Vec<TenantId> = there.chain(self.quotas.reserving_tenants()).collect();
             tenants.into_iter().for_each(|tenant| self.update_quota(tenant));
@@ -100,13 +102,16 @@ impl Index {
                 self.quotas.add_evicting(self.slab.tenant(row), row.bytes());
             }
         }
+        // An earlier quota has wrapped the policy already, or it divides by itself.
         if self.policy.tracks_tenants() {
             return;
         }
+        // The wrapper takes the policy by value; a policy without slots stands in for a moment.
         let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
         let slab = &self.slab;
         let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == SlotState::Evicting;
         self.policy =
+            // It learns the slots there are, and which of them cannot be evicted now.
             Box::new(PerTenant::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
     }
 
@@ -176,6 +181,7 @@ impl Index {
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<IndexEntry> {
         let mut victims = Vec::new();
         let mut freed = 0;
+        // Each victim leaves the policy's lists as it is chosen, so the loop ends.
         while freed < wanted && victims.len() < VICTIMS_MAX {
             // Leftovers of sets are misses anyway: to evict one costs no hit.
             let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {

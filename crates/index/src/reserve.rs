@@ -137,6 +137,8 @@ impl Index {
     /// Claims space for a write that costs the medium `bytes` bytes. It grants whatever fits into
     /// the capacity; if anything must be evicted, it evicts down to the high mark.
     pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
+        // Within the high mark: a larger chunk would leave the medium above it with nothing else
+        // there.
         let bytes_max = self.marks.high.min(CHUNK_BYTES_LIMIT - 1);
         if bytes > bytes_max {
             return Reserve::Full(Refusal::TooLarge { bytes, bytes_max });
@@ -165,6 +167,7 @@ impl Index {
     /// are deleted.
     pub fn reserve_for(&mut self, now_ms: u64, request: &ReserveRequest) -> Reserve {
         let bytes = request.bytes;
+        // Saturating, since listings and `force_reserve` may exceed the capacity.
         let taken = self.totals.used.saturating_add(self.totals.reserved);
         let fits = taken.saturating_add(bytes) <= self.marks.capacity;
         // Both calls cost time, and the usual save of a cache that is not full needs neither.
@@ -231,6 +234,8 @@ impl Index {
         if self.policy.accepts_orphans() {
             return true;
         }
+        // As in `is_worth`: an orphan is worthless only if the caller itself named the missing
+        // chunk.
         let Ok(ancestor) = self.ancestor(request.place) else { return !request.place.explicit };
         let victim =
             self.leftover_of(request.tenant).or_else(|| self.tenant_victim(request.tenant));
@@ -240,6 +245,8 @@ impl Index {
     /// Whether a victim is none of the predecessors of a chunk after `ancestor`. The chain is
     /// walked only for victims that the policy has, or cannot exclude, as predecessors of others.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
+        // Cheap conditions before a walk that may have thousands of steps. Most victims are leaves
+        // of other chains.
         let may_lead = Some(victim) == ancestor
             || !self.policy.is_evictable(victim)
             || self.is_followed(victim);
@@ -255,6 +262,8 @@ impl Index {
 
     /// Counts space that is already claimed towards its tenant.
     fn charge_tenant(&mut self, request: &ReserveRequest) -> Reservation {
+        // Remembered in the reservation: quotas may be set before it ends, and only what was
+        // charged may be refunded.
         let counted = self.quotas.are_set();
         if counted {
             self.quotas.reserve(request.tenant, request.bytes);
@@ -273,6 +282,7 @@ impl Index {
 
     /// Releases claimed space: the write failed or was abandoned.
     pub fn cancel(&mut self, reservation: Reservation) {
+        // Consumes the reservation, so no claim can be released twice.
         self.totals.reserved -= reservation.bytes;
         self.refund_tenant(&reservation);
     }

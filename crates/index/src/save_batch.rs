@@ -64,6 +64,8 @@ impl<S: SharedIndex> SaveBatch<S> {
         atomic_set: Option<&[Digest]>,
         hint: EvictionHint,
     ) -> Result<Arc<Self>, SetsFull> {
+        // Before the first save: a chunk that is committed before its set is declared would be a
+        // hit by itself.
         let set = match atomic_set {
             Some(members) => shared.with_index(|index| index.declare_set(members))?,
             None => None,
@@ -86,6 +88,8 @@ impl<S: SharedIndex> SaveBatch<S> {
             let is_added = index.add_pending(tag, place);
             PendingChunk { batch: Arc::clone(self), tag, place, is_added }
         };
+        // One lock for the whole batch. No save of it can begin before all its predecessors are
+        // known.
         self.shared.with_index(|index| keys.map(|key| add(index, key)).collect())
     }
 
@@ -111,6 +115,7 @@ impl<S: SharedIndex> Drop for SaveBatch<S> {
     fn drop(&mut self) {
         if self.set.is_some() || self.has_many() {
             self.shared.with_index(|index| {
+                // One critical section for both, so that no victim is chosen between them.
                 self.set.into_iter().for_each(|set| index.end_set(set));
                 if self.has_many() {
                     index.touch_batch(&self.chain);

@@ -84,6 +84,7 @@ impl SlotRow {
     fn set(&mut self, chunk: &Chunk, tenant: u32) {
         (self.len, self.bytes, self.tenant) =
             (Length::new(chunk.len), Length::new(chunk.bytes), tenant);
+        // Listings do not show chains: a rescan must not remove what a save recorded.
         if chunk.parent.is_some() || chunk.depth != 0 {
             (self.parent, self.depth) = (chunk.parent, chunk.depth);
         }
@@ -138,6 +139,7 @@ impl Slab {
 
     /// Fills a slot; `None` if there is no number left.
     pub fn insert(&mut self, chunk: &Chunk) -> Option<u32> {
+        // The latest vacated slot is probably still in the processor's cache.
         let slot = self.vacant;
         if slot != NIL {
             self.vacant = self[slot].depth;
@@ -148,6 +150,8 @@ impl Slab {
         if slot >= SLOTS_MAX {
             return None;
         }
+        // A new segment leaves the others where they are: a growing vector would copy gigabytes
+        // under the index's lock.
         if slot as usize == self.segments.len() * SEGMENT {
             self.segments.push(vec![SlotRow::VACANT; SEGMENT].into_boxed_slice());
         }
@@ -160,6 +164,8 @@ impl Slab {
     pub fn set(&mut self, slot: u32, chunk: &Chunk) {
         let old = self[slot].tenant;
         let new = self.numbers.take(chunk.tenant);
+        // The new number is taken before the old one is released, so that an unchanged tenant keeps
+        // its number.
         self[slot].set(chunk, new);
         self.numbers.release(old);
     }

@@ -11,6 +11,7 @@ use crate::frame::{self, BODY_BYTES_MAX, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTS";
+// Bit 0 of the flags. An empty frame has it, so that a snapshot without chunks has an end too.
 const LAST: u16 = 1;
 
 /// The most chunks in one frame of a snapshot, which has then 1 MiB.
@@ -104,6 +105,8 @@ impl<'a> SnapshotChunks<'a> {
             .frames
             .peek()
             .map_err(|end| if end == ReadEnd::Clean { self.frames.torn() } else { end })?;
+        // Guards against frames of an older and longer snapshot in the same file: each has a valid
+        // checksum, but not the number or the time.
         let follows = frame.head.number == self.number
             && self.at_ms.is_none_or(|at_ms| at_ms == frame.head.at_ms);
         let chunks = chunks(&frame).filter(|_| follows).ok_or(self.frames.torn())?;
@@ -126,6 +129,7 @@ impl Iterator for SnapshotChunks<'_> {
                 if frame.head.flags != LAST {
                     return Some(chunks);
                 }
+                // Bytes behind the end belong to no snapshot that this build wrote.
                 let beyond = self.frames.peek().err() != Some(ReadEnd::Clean);
                 self.end = Some(if beyond { self.frames.torn() } else { ReadEnd::Clean });
             }
@@ -138,6 +142,7 @@ impl Iterator for SnapshotChunks<'_> {
 /// The chunks of a frame; `None` unless they are what its header says.
 fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
     let whole = frame.body.len() == frame.records as usize * frame.form.chunk_bytes();
+    // Only the last frame may be empty, and it must be: so an end is never mistaken for a piece.
     let counts_match = match frame.head.flags {
         0 => frame.records > 0,
         LAST => frame.records == 0,

@@ -38,6 +38,7 @@ impl TenantKey {
         }
         let digest = Digest::keyed(&self.0, name.as_bytes());
         let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+        // 0 stands for no tenant.
         TenantId(TenantId::from_bytes(*head).0.max(1))
     }
 
@@ -53,6 +54,8 @@ impl TenantKey {
         let key = TenantKey(
             Digest::from_hex(text.strip_prefix(HEAD)?.strip_prefix("key: ")?.get(..64)?)?.0,
         );
+        // Encoding again checks all at once: the checksum, the case of digits, and bytes behind the
+        // end.
         (key.encode() == text).then_some(key)
     }
 }

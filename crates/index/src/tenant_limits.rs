@@ -11,6 +11,7 @@ use crate::over_quota::OverQuota;
 use crate::{ReserveRequest, TenantId};
 
 /// A tenant with less than this fraction of its quota free is full.
+// So background eviction begins before a save has to wait for it.
 const SPARE: u64 = 50;
 
 /// The quotas, and what counts towards them besides present chunks.
@@ -65,6 +66,8 @@ impl TenantLimits {
             return self.limit(tenant).unwrap_or(u64::MAX);
         };
         let own = self.by_tenant.get(&tenant).copied().unwrap_or(0);
+        // In 128 bits, because two sums of bytes are multiplied. Shares shrink only if the quotas
+        // together exceed the high mark.
         let scaled = u128::from(own) * u128::from(all) / self.sum.max(u128::from(all));
         u64::try_from(scaled).unwrap_or(own)
     }
@@ -79,7 +82,10 @@ impl TenantLimits {
     pub fn update(&mut self, tenant: TenantId, bytes: u64) {
         let staying =
             bytes.saturating_sub(self.evicting(tenant)).saturating_add(self.reserved(tenant));
+        // Without victims: their space is on its way back, and counting it would evict further
+        // chunks for the same excess.
         self.over_quota.set_excess(tenant, staying.saturating_sub(self.part(tenant)));
+        // With victims: on the medium they still fill the quota.
         match self.limit(tenant).is_some_and(|limit| bytes > limit - limit / SPARE) {
             true => self.full.insert(tenant),
             false => self.full.remove(&tenant),

@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 use crate::{TenantId, TenantKey};
 
 /// Names are kept in two generations of at most this many.
+// Names come from requests, so a caller that invents them must not fill the memory.
 const NAMES_MAX: usize = 1 << 15;
 
 /// Tenants by name and by identity, in one process. The identity derives from the key. The names of
@@ -38,6 +39,8 @@ impl TenantNames {
         if self.is_noted(id) {
             return;
         }
+        // A tenant in use is noted again within each generation, so only idle ones are lost with
+        // the old one.
         if self.young.len() >= self.names_max {
             self.old = std::mem::take(&mut self.young);
         }

@@ -60,6 +60,8 @@ impl TenantNumbers {
         numbered.slots -= 1;
         if numbered.slots == 0 {
             self.of.remove(&numbered.tenant);
+            // The row of `all` keeps the old tenant until the number is taken again; no slot refers
+            // to it.
             self.vacant.push(number);
         }
     }

@@ -53,6 +53,7 @@ impl UsageTotals {
             self.tenants.get_mut(&chunk.tenant).expect("a tenant with a chunk has an account");
         tenant.bytes -= chunk.bytes;
         tenant.entries -= 1;
+        // Salts may be as many as users: without this the map would only grow.
         if tenant.entries == 0 {
             self.tenants.remove(&chunk.tenant);
         }
