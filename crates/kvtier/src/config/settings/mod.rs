@@ -1,6 +1,23 @@
 //! The table of all settings, from which docs/CONFIG.md is written and which `kvtier config explain`
 //! prints.
 
+/// A table of settings, by section. A row has a name, the kind of its values, the default, the role
+/// and the description. Adjacent settings with the same role and description may share a row.
+macro_rules! settings {
+    ($($section:expr => {
+        $($($name:literal $kind:ident $default:literal),+ $role:ident $what:expr;)*
+    })*) => {
+        &[$($($(Setting {
+            name: $name,
+            section: $section,
+            kind: Kind::$kind,
+            default: $default,
+            role: Role::$role,
+            what: $what,
+        },)+)*)*]
+    };
+}
+
 mod document;
 pub(crate) mod lmcache_adapter;
 mod lmcache_engine;
@@ -129,16 +146,6 @@ impl Setting {
             _ => self.default,
         }
     }
-}
-
-const fn at(
-    section: Section,
-    (name, kind): (&'static str, Kind),
-    default: &'static str,
-    role: Role,
-    what: &'static str,
-) -> Setting {
-    Setting { name, section, kind, default, role, what }
 }
 
 /// Every setting.
