@@ -56,21 +56,21 @@ impl Filter {
 
 /// A pattern for whole names.
 #[derive(Debug, PartialEq, Eq)]
-struct Glob(Vec<Part>);
+struct Glob(Vec<GlobPart>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum GlobPart {
     /// Any text.
     Any,
     /// One character of these ranges, or of none of them.
     One { ranges: Vec<(char, char)>, negated: bool },
 }
 
-impl Part {
+impl GlobPart {
     fn takes(&self, char: char) -> bool {
         match self {
-            Part::Any => true,
-            Part::One { ranges, negated } => {
+            GlobPart::Any => true,
+            GlobPart::One { ranges, negated } => {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&char)) != *negated
             }
         }
@@ -84,21 +84,21 @@ impl Glob {
         let mut rest = text.chars();
         while let Some(char) = rest.next() {
             parts.push(match char {
-                '*' => Part::Any,
-                '?' => Part::One { ranges: Vec::new(), negated: true },
+                '*' => GlobPart::Any,
+                '?' => GlobPart::One { ranges: Vec::new(), negated: true },
                 '[' => {
                     let (part, after) = class(rest.as_str())?;
                     rest = after.chars();
                     part
                 }
-                char => Part::One { ranges: vec![(char, char)], negated: false },
+                char => GlobPart::One { ranges: vec![(char, char)], negated: false },
             });
         }
         Some(Glob(parts))
     }
 
     fn matches(&self, name: &str) -> bool {
-        let parts: &[Part] = &self.0;
+        let parts: &[GlobPart] = &self.0;
         let name: Vec<char> = name.chars().collect();
         let mut part = 0;
         let mut at = 0;
@@ -106,7 +106,7 @@ impl Glob {
         let mut star: Option<(usize, usize)> = None;
         while at < name.len() {
             match parts.get(part) {
-                Some(Part::Any) => {
+                Some(GlobPart::Any) => {
                     star = Some((part, at));
                     part += 1;
                 }
@@ -121,13 +121,13 @@ impl Glob {
                 }
             }
         }
-        parts[part..].iter().all(|part| *part == Part::Any)
+        parts[part..].iter().all(|part| *part == GlobPart::Any)
     }
 }
 
 /// Reads what follows a `[`, and what follows its `]`. A `]` that comes first is one of the
 /// characters.
-fn class(text: &str) -> Option<(Part, &str)> {
+fn class(text: &str) -> Option<(GlobPart, &str)> {
     let (negated, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
     let end = body.char_indices().skip(1).find(|(_, char)| *char == ']')?.0;
     let chars: Vec<char> = body[..end].chars().collect();
@@ -145,7 +145,7 @@ fn class(text: &str) -> Option<(Part, &str)> {
             }
         }
     }
-    Some((Part::One { ranges, negated }, &body[end + 1..]))
+    Some((GlobPart::One { ranges, negated }, &body[end + 1..]))
 }
 
 #[cfg(test)]

@@ -59,12 +59,12 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Replays a request trace through host memory and files, and verifies every loaded byte.
-    Replay(replay::Args),
+    Replay(replay::ReplayArgs),
     /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
     /// optimum.
-    Sim(sim::Args),
+    Sim(sim::SimArgs),
     /// Generates a request trace: chat, agents, or questions about documents.
-    GenTrace(gen_trace::Args),
+    GenTrace(gen_trace::GenTraceArgs),
     /// Measures a tier.
     Bench {
         #[command(subcommand)]
@@ -82,7 +82,7 @@ enum Command {
     },
     /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1
     /// if they do not.
-    Plan(plan::Args),
+    Plan(plan::PlanArgs),
     /// Lists the chunks of a directory or bucket: digest, payload bytes, and their metadata.
     Ls(ls::LsArgs),
     /// Summarizes a directory or bucket: chunks, bytes, processes that have it open, failed checks.
@@ -103,13 +103,13 @@ enum Command {
     /// verifies it.
     Import(copy::ImportArgs),
     /// Explains names of chunks in any form, and converts between forms.
-    Key(key::Args),
+    Key(key::KeyArgs),
     /// Prints a script that completes this command's words in a shell.
     Completions(help::CompletionsArgs),
     /// Prints the manual page, or writes one for every command into a directory.
     Man(help::ManArgs),
     #[command(hide = true)]
-    ReplayPeer(replay::peer::Args),
+    ReplayPeer(replay::peer::ReplayPeerArgs),
 }
 
 /// The arguments or the input are bad: exit code 2.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::BadInput;
-use crate::progress::{Progress, Unit};
+use crate::progress::{Progress, ProgressUnit};
 
 /// The most chunks that are worked on at once.
 const CONCURRENCY_MAX: usize = 1024;
@@ -32,7 +32,7 @@ pub struct ThroughputArgs {
 
 /// The same, checked.
 #[derive(Debug)]
-pub struct Throughput {
+pub struct Pace {
     workers: usize,
     bytes_per_s: Option<u64>,
     progress: bool,
@@ -53,7 +53,7 @@ impl ThroughputArgs {
     }
 
     /// Checks the arguments. `default`: how many chunks at once without them.
-    pub fn checked(&self, default: usize) -> Result<Throughput, BadInput> {
+    pub fn checked(&self, default: usize) -> Result<Pace, BadInput> {
         let bytes_per_s = self
             .bwlimit
             .as_deref()
@@ -65,16 +65,11 @@ impl ThroughputArgs {
             ));
         }
         let workers = self.workers(default)?;
-        Ok(Throughput {
-            workers,
-            bytes_per_s,
-            progress: self.progress,
-            next: Mutex::new(Instant::now()),
-        })
+        Ok(Pace { workers, bytes_per_s, progress: self.progress, next: Mutex::new(Instant::now()) })
     }
 }
 
-impl Throughput {
+impl Pace {
     /// The most bytes a second, where there is a limit.
     pub fn bytes_per_s(&self) -> Option<u64> {
         self.bytes_per_s
@@ -88,7 +83,8 @@ impl Throughput {
         bytes: impl Fn(&T) -> u64 + Sync,
         work: impl Fn(&T) -> Result<()> + Sync,
     ) -> Result<()> {
-        let progress = Progress::start(Unit::Bytes, items.iter().map(&bytes).sum(), self.progress)?;
+        let progress =
+            Progress::start(ProgressUnit::Bytes, items.iter().map(&bytes).sum(), self.progress)?;
         let next = AtomicUsize::new(0);
         let failed = Mutex::new(None);
         let one = |item: &T| {
@@ -140,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    fn pace(args: ThroughputArgs) -> Throughput {
+    fn pace(args: ThroughputArgs) -> Pace {
         args.checked(4).unwrap()
     }
 

@@ -11,7 +11,7 @@ use crate::json::json;
 
 /// `kvtier plan`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct PlanArgs {
     /// A model: llama-3.1-8b, qwen3-32b, deepseek-v3, ...
     #[arg(long, value_name = "PRESET", required_unless_present = "layers")]
     model: Option<String>,
@@ -52,7 +52,7 @@ pub struct Args {
 
 /// The sum, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Sum {
+struct MemoryPlan {
     token: u64,
     chunk: u64,
     inflight: u64,
@@ -62,7 +62,7 @@ struct Sum {
     shm: u64,
 }
 
-impl Sum {
+impl MemoryPlan {
     fn total(&self) -> u64 {
         self.inflight.saturating_add(self.host).saturating_mul(self.workers)
     }
@@ -89,7 +89,7 @@ impl Sum {
 }
 
 /// Computes and prints; answers whether it fits.
-pub fn run(args: &Args) -> Result<bool> {
+pub fn run(args: &PlanArgs) -> Result<bool> {
     let sum = sum(args)?;
     if args.json {
         crate::out::line(&as_json(args, &sum).to_string())?;
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(sum.fits())
 }
 
-fn advice(args: &Args, sum: &Sum) -> Vec<String> {
+fn advice(args: &PlanArgs, sum: &MemoryPlan) -> Vec<String> {
     let mut lines = Vec::new();
     if sum.fits() {
         lines.push(format!("it fits; up to {} chunks in flight would", sum.inflight_max()));
@@ -148,7 +148,7 @@ fn advice(args: &Args, sum: &Sum) -> Vec<String> {
     lines
 }
 
-fn as_json(args: &Args, sum: &Sum) -> Value {
+fn as_json(args: &PlanArgs, sum: &MemoryPlan) -> Value {
     json!({
         "token_bytes": sum.token, "chunk_bytes": sum.chunk, "in_flight": args.in_flight, "in_flight_bytes": sum.inflight,
         "host_bytes": sum.host, "workers": sum.workers, "total_bytes": sum.total(), "pinned_bytes": sum.pinned, "fits": sum.fits(),
@@ -157,7 +157,7 @@ fn as_json(args: &Args, sum: &Sum) -> Value {
     })
 }
 
-fn sum(args: &Args) -> Result<Sum> {
+fn sum(args: &PlanArgs) -> Result<MemoryPlan> {
     let geometry = geometry(args)?.with_tp(args.tp).with_chunk_tokens(args.chunk_size);
     let wrong =
         |e: kvtier::key::GeometryError| BadInput(format!("this model on {} workers: {e}", args.tp));
@@ -167,7 +167,7 @@ fn sum(args: &Args) -> Result<Sum> {
         Some(text) => crate::replay::size(flag, text).map_err(anyhow::Error::from),
         None => found(),
     };
-    Ok(Sum {
+    Ok(MemoryPlan {
         token,
         chunk,
         inflight: chunk.saturating_mul(args.in_flight),
@@ -180,7 +180,7 @@ fn sum(args: &Args) -> Result<Sum> {
     })
 }
 
-fn geometry(args: &Args) -> Result<Geometry> {
+fn geometry(args: &PlanArgs) -> Result<Geometry> {
     let mut geometry = match (&args.model, args.layers, args.kv_heads, args.head_dim) {
         (Some(name), ..) => {
             presets::geometry(name).map_err(|e| BadInput(format!("--model: {e}")))?
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_largest_that_fits_fits_and_one_more_does_not() {
-        let sum = |n: u64| Sum {
+        let sum = |n: u64| MemoryPlan {
             token: 1,
             chunk: 32 << 20,
             inflight: n * (32 << 20),

@@ -14,7 +14,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum ProgressUnit {
     /// Bytes of chunks.
     Bytes,
     /// Chunks of which something is asked.
@@ -27,18 +27,20 @@ pub enum Unit {
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    unit: Unit,
+    unit: ProgressUnit,
     /// When the last plain line was printed; `None` where none are printed.
     line: Option<Mutex<Instant>>,
 }
 
 impl Progress {
     /// Begins to count to `total`. `lines`: print plain lines where standard error is no terminal.
-    pub fn start(unit: Unit, total: u64, lines: bool) -> Result<Self> {
+    pub fn start(unit: ProgressUnit, total: u64, lines: bool) -> Result<Self> {
         let template = match unit {
-            Unit::Bytes => "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})",
-            Unit::Chunks => "{bar:40} {pos}/{len} chunks (eta {eta})",
-            Unit::Steps => "{bar:20} {pos}/{len} {elapsed} {msg}",
+            ProgressUnit::Bytes => {
+                "{bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec} (eta {eta})"
+            }
+            ProgressUnit::Chunks => "{bar:40} {pos}/{len} chunks (eta {eta})",
+            ProgressUnit::Steps => "{bar:20} {pos}/{len} {elapsed} {msg}",
         };
         let bar = ProgressBar::new(total)
             .with_style(ProgressStyle::with_template(template).context("template")?);
@@ -62,7 +64,9 @@ impl Progress {
     /// So much more is done.
     pub fn add(&self, done: u64) {
         self.bar.inc(done);
-        let Some(line) = self.line.as_ref().filter(|_| self.unit != Unit::Steps) else { return };
+        let Some(line) = self.line.as_ref().filter(|_| self.unit != ProgressUnit::Steps) else {
+            return;
+        };
         let mut last = line.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
@@ -82,12 +86,12 @@ impl Progress {
         let done = self.bar.position();
         let total = self.bar.length().unwrap_or(0);
         match self.unit {
-            Unit::Bytes => {
+            ProgressUnit::Bytes => {
                 let rate = format(self.bar.per_sec() as u64);
                 eprintln!("kvtier: {} of {}, {rate}/s", format(done), format(total));
             }
-            Unit::Chunks => eprintln!("kvtier: asked of {done} of {total} chunks"),
-            Unit::Steps => eprintln!("kvtier: {done} of {total}"),
+            ProgressUnit::Chunks => eprintln!("kvtier: asked of {done} of {total} chunks"),
+            ProgressUnit::Steps => eprintln!("kvtier: {done} of {total}"),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::dir::{InfoReader, listed, written_s};
 use crate::filter::FilterArgs;
 use crate::location::Where;
 use crate::parallel::ThroughputArgs;
-use crate::progress::{Progress, Unit};
+use crate::progress::{Progress, ProgressUnit};
 
 /// `kvtier rm`.
 #[derive(clap::Args)]
@@ -126,14 +126,14 @@ impl Choice {
 
 /// What became of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct RmOutcome {
     /// Chunks that were removed, or would be.
     pub chunks: u64,
     /// Bytes of the chunks that were chosen.
     pub bytes: u64,
 }
 
-impl Outcome {
+impl RmOutcome {
     fn print(self, args: &RmArgs) -> Result<()> {
         if args.json {
             let all = crate::json::json!({ "removed": args.yes, "chunks": self.chunks, "bytes": self.bytes });
@@ -160,7 +160,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     let chosen = chosen(&dir, args, &choice)?;
     let bytes = chosen.iter().map(|chunk| chunk.len).sum();
     if !args.yes {
-        return Outcome { chunks: chosen.len() as u64, bytes }.print(args);
+        return RmOutcome { chunks: chosen.len() as u64, bytes }.print(args);
     }
     let gone = AtomicU64::new(0);
     let remove = |chunk: &ChunkName| {
@@ -183,7 +183,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     finished.with_context(|| {
         format!("removed {gone} chunks; open tiers find them missing when they load them")
     })?;
-    Outcome { chunks: gone, bytes }.print(args)
+    RmOutcome { chunks: gone, bytes }.print(args)
 }
 
 fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<ChunkName>> {
@@ -205,7 +205,7 @@ fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<ChunkNa
         return Ok(chosen);
     }
     let reader = InfoReader::new(dir);
-    let progress = Progress::start(Unit::Chunks, chosen.len() as u64, args.pace.progress)?;
+    let progress = Progress::start(ProgressUnit::Chunks, chosen.len() as u64, args.pace.progress)?;
     let mut kept = Vec::new();
     for chunk in chosen {
         progress.add(1);

@@ -12,7 +12,7 @@ use crate::dir::listed;
 use crate::filter::FilterArgs;
 use crate::location::Where;
 use crate::parallel::ThroughputArgs;
-use report::{Damaged, Found};
+use report::{Damaged, VerifyResults};
 
 /// `kvtier verify`.
 #[derive(clap::Args)]
@@ -47,11 +47,11 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
     let mut chunks = listed(&dir, &args.at.path)?;
     chunks.retain(|chunk| filter.takes(&chunk.label()));
     chunks.sort_unstable();
-    let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });
+    let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
     let to_move = Mutex::new(Vec::new());
     let check = |chunk: &ChunkName| {
         let one = dir.verify(chunk);
-        let mut found = Found::lock(&found);
+        let mut found = VerifyResults::lock(&found);
         match one {
             Ok(Ok(())) => {}
             Ok(Err(Damage::Unverified)) => found.unverified += 1,
@@ -87,5 +87,5 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         true => "; the damaged are in quarantine",
         false => "; loads of the damaged are misses; --set-aside moves them into quarantine",
     };
-    Found::finished(found).print(args.json, Some(args.quarantine), next)
+    VerifyResults::finished(found).print(args.json, Some(args.quarantine), next)
 }

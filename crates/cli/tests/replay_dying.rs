@@ -21,7 +21,7 @@ use kvtier::file::{FileConfig, FileTier};
 use kvtier::prelude::*;
 use kvtier::s3::{BucketAddress, Config, Credentials};
 use kvtier::s3_tier::{Evictor, S3Tier, TierConfig};
-use kvtier::{Rule, StackConfig, Write};
+use kvtier::{StackConfig, TierRule, Write};
 use kvtier_testkit::Content;
 use kvtier_testkit::s3::{Fault, Rule as Script, Server, Setup};
 
@@ -86,7 +86,7 @@ impl World {
         let host: Arc<dyn Tier> = Arc::new(HostTier::open(host).unwrap());
         let file: Arc<dyn Tier> = Arc::new(FileTier::open(file).unwrap());
         let bucket: Arc<dyn Tier> = Arc::new(S3Tier::open(bucket).unwrap());
-        let behind = Rule::new().with_write(Write::Back).with_deadline(IN_BUCKET_MAX);
+        let behind = TierRule::new().with_write(Write::Back).with_deadline(IN_BUCKET_MAX);
         let config = StackConfig::new("stack").with(Arc::clone(&host)).with(Arc::clone(&file));
         let stack = Stack::open(config.with_rule(Arc::clone(&bucket), behind)).unwrap();
         let arena = Arena::new(ArenaConfig::heap(128 << 20)).unwrap();

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use kvtier::config::Config;
-use kvtier::metrics::Server;
+use kvtier::metrics::MetricsServer;
 use kvtier::{Blocking, Key, Namespace};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     stack.top.load_bytes(&key)?;
 
     // Port 0 is any free port.
-    let server = Server::start("127.0.0.1:0", stack.monitored().to_vec())?;
+    let server = MetricsServer::start("127.0.0.1:0", stack.monitored().to_vec())?;
     let mut scrape = TcpStream::connect(server.address())?;
     write!(scrape, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut response = String::new();

@@ -54,4 +54,4 @@ pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 pub use kvtier_s3 as s3;
 #[cfg(feature = "s3")]
 pub use kvtier_s3_tier as s3_tier;
-pub use stack::{Admit, Rule, Stack, StackConfig, Write};
+pub use stack::{Admit, Stack, StackConfig, TierRule, Write};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier::prelude::*;
-use kvtier::{Admit, Rule, StackConfig, Write};
+use kvtier::{Admit, StackConfig, TierRule, Write};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::{Content, FaultTier, Faults, ModelConfig, ModelTier, Seed};
 
@@ -54,12 +54,12 @@ fn story(number: u64) -> u64 {
 }
 
 /// Every way of saving and of admission has its stories.
-fn rules(number: u64) -> (Rule, Rule) {
+fn rules(number: u64) -> (TierRule, TierRule) {
     let write = [Write::Through, Write::Back, Write::Spill][number as usize % 3];
     let admit = [Admit::Policy, Admit::AfterHits(2), Admit::Never][number as usize / 3 % 3];
-    let below = Rule::new().with_write(write);
+    let below = TierRule::new().with_write(write);
     let own = number.is_multiple_of(2).then_some(Duration::from_millis(10));
-    (Rule::new().with_admit(admit), own.map_or(below, |own| below.with_deadline(own)))
+    (TierRule::new().with_admit(admit), own.map_or(below, |own| below.with_deadline(own)))
 }
 
 fn step(f: &Fixture, ctx: &Ctx, seed: &mut Seed) {

@@ -64,7 +64,7 @@ fn the_dashboard_queries_only_documented_metrics() {
     assert!(queried > 15);
 }
 
-fn get(server: &metrics::Server, path: &str) -> String {
+fn get(server: &metrics::MetricsServer, path: &str) -> String {
     let mut client = std::net::TcpStream::connect(server.address()).unwrap();
     write!(client, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -90,7 +90,7 @@ fn a_stack_that_is_served_shows_what_happened() {
     let keys: Arc<[Key]> = (10..30).map(common::key).collect();
     let found = opened.top.lookup(&common::ctx(), keys, Mode::Each, Hold::None).wait().unwrap();
     assert_eq!(found.found.iter().filter(|found| found.is_hit()).count(), 10);
-    let server = metrics::Server::start("127.0.0.1:0", opened.monitored().to_vec()).unwrap();
+    let server = metrics::MetricsServer::start("127.0.0.1:0", opened.monitored().to_vec()).unwrap();
     let text = get(&server, "/metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     for line in [
@@ -143,7 +143,7 @@ fn a_stack_that_is_served_shows_what_happened() {
 
 #[test]
 fn the_server_ends_at_once_even_with_slow_clients() {
-    let server = metrics::Server::start("127.0.0.1:0", vec![]).unwrap();
+    let server = metrics::MetricsServer::start("127.0.0.1:0", vec![]).unwrap();
     let mut slow = std::net::TcpStream::connect(server.address()).unwrap();
     write!(slow, "GET /met").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(50));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::*;
 use kvtier::core::{Chain, Clock, ManualClock};
 use kvtier::prelude::*;
-use kvtier::{Admit, Rule, StackConfig, Write};
+use kvtier::{Admit, StackConfig, TierRule, Write};
 
 struct Two {
     top: Arc<HostTier>,
@@ -20,14 +20,14 @@ struct Two {
     arena: Arena,
 }
 
-fn two(top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
+fn two(top_bytes: u64, rule: TierRule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
     two_on(&Clock::real(), top_bytes, rule, config)
 }
 
 fn two_on(
     clock: &Clock,
     top_bytes: u64,
-    rule: Rule,
+    rule: TierRule,
     config: impl Fn(StackConfig) -> StackConfig,
 ) -> Two {
     let top = host(top_bytes);
@@ -38,12 +38,12 @@ fn two_on(
     Two { top, low, stack: Stack::open(config).unwrap(), arena: arena() }
 }
 
-fn back() -> Rule {
-    Rule::new().with_write(Write::Back)
+fn back() -> TierRule {
+    TierRule::new().with_write(Write::Back)
 }
 
-fn spill() -> Rule {
-    Rule::new().with_write(Write::Spill)
+fn spill() -> TierRule {
+    TierRule::new().with_write(Write::Spill)
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn what_memory_gives_up_is_spilled_and_comes_back() {
 
 #[test]
 fn usage_is_that_of_the_tier_that_has_all_or_of_those_that_share_it() {
-    let through = two(4 * 102_400, Rule::new(), |c| c);
+    let through = two(4 * 102_400, TierRule::new(), |c| c);
     let spilled = two(4 * 102_400, spill(), |c| c);
     for t in [&through, &spilled] {
         for n in 0..10 {
@@ -162,7 +162,7 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
     let top = host(4 << 20);
     let low = host(8 << 20);
     let arena = arena();
-    let rule = Rule::new().with_admit(Admit::AfterHits(3));
+    let rule = TierRule::new().with_admit(Admit::AfterHits(3));
     let stack =
         Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low.clone())).unwrap();
     save(&*low, &arena, 1, LEN);
@@ -174,7 +174,7 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
         (stack.status().counter("promoted"), stack.status().counter("not_admitted")),
         (1, 2)
     );
-    let rule = Rule::new().with_admit(Admit::Never);
+    let rule = TierRule::new().with_admit(Admit::Never);
     let top = host(4 << 20);
     let low = low;
     let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low)).unwrap();
@@ -184,9 +184,9 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
 
 #[test]
 fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
-    let own = Rule::new().with_deadline(Duration::from_millis(50));
+    let own = TierRule::new().with_deadline(Duration::from_millis(50));
     // By its own deadline, or a little before the stack's.
-    for (rule, ends_ms) in [(own, 50), (Rule::new(), 30_000 - 20)] {
+    for (rule, ends_ms) in [(own, 50), (TierRule::new(), 30_000 - 20)] {
         let time = ManualClock::new();
         let t = two_on(&time.clock(), 4 << 20, rule, |c| c);
         (0..3).for_each(|n| {
@@ -223,7 +223,8 @@ fn a_load_slower_than_computing_is_a_miss_and_the_break_even_is_reported() {
     // Below, 100 kB take 20 ms; computing them takes 10 ms, or with the other rate 10 s.
     for (rate, slow) in [(1e7, true), (1e4, false)] {
         let time = ManualClock::new();
-        let t = two_on(&time.clock(), 102_400, Rule::new(), |c| c.with_computed_bytes_per_s(rate));
+        let t =
+            two_on(&time.clock(), 102_400, TierRule::new(), |c| c.with_computed_bytes_per_s(rate));
         t.low.delay_loads(&time, Duration::from_millis(20));
         (0..30).for_each(|n| {
             save(&*t.low.below, &t.arena, n, LEN);
@@ -275,7 +276,7 @@ fn rules_that_cannot_be_are_refused_by_name() {
     let many = (0..17).fold(StackConfig::new("s"), |config, _| config.with(host(4096)));
     assert!(refused(many).contains("at most 16"));
     let zero =
-        StackConfig::new("s").with_rule(host(4096), Rule::new().with_deadline(Duration::ZERO));
+        StackConfig::new("s").with_rule(host(4096), TierRule::new().with_deadline(Duration::ZERO));
     assert!(refused(zero).contains("deadline of 0"));
 }
 
@@ -285,7 +286,7 @@ fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_be
     let mid = Probe::over(host(4 << 20));
     let low = host(4 << 20);
     let arena = arena();
-    let own = Rule::new().with_deadline(Duration::from_millis(30)).with_admit(Admit::Never);
+    let own = TierRule::new().with_deadline(Duration::from_millis(30)).with_admit(Admit::Never);
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
     let stack = Stack::open(config).unwrap();
     save(&*low, &arena, 1, LEN);
@@ -301,7 +302,7 @@ fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
     let mid = Probe::over(host(4 << 20));
     let low = host(4 << 20);
     let arena = arena();
-    let own = Rule::new().with_deadline(Duration::from_secs(30));
+    let own = TierRule::new().with_deadline(Duration::from_secs(30));
     let time = ManualClock::new();
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
     let stack = Stack::open(config.with_clock(time.clock())).unwrap();

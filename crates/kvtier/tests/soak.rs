@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use kvtier::prelude::*;
-use kvtier::{Rule, StackConfig, Write};
+use kvtier::{StackConfig, TierRule, Write};
 use kvtier_testkit::Seed;
 
 const LEN: usize = 40_000;
@@ -61,8 +61,8 @@ fn memory_stays_flat_while_tiers_die_and_return() {
     let top = host(8 << 20);
     let low = Probe::over(host(32 << 20));
     let config = StackConfig::new("soak").with_dirty_bytes_max(4 << 20).with(top.clone());
-    let stack =
-        Stack::open(config.with_rule(low.clone(), Rule::new().with_write(Write::Back))).unwrap();
+    let stack = Stack::open(config.with_rule(low.clone(), TierRule::new().with_write(Write::Back)))
+        .unwrap();
     let arena = arena();
     let over = AtomicBool::new(false);
     let hits = AtomicU64::new(0);

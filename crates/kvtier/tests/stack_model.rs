@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use kvtier::prelude::*;
-use kvtier::{Admit, Rule, StackConfig, Write};
+use kvtier::{Admit, StackConfig, TierRule, Write};
 use proptest::prelude::*;
 
 const KEYS: u64 = 12;
@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn rules() -> impl Strategy<Value = (Rule, Rule, Rule)> {
+fn rules() -> impl Strategy<Value = (TierRule, TierRule, TierRule)> {
     let write = || prop_oneof![Just(Write::Through), Just(Write::Back), Just(Write::Spill)];
     let admit = || {
         prop_oneof![Just(Admit::Policy), (1..4u8).prop_map(Admit::AfterHits), Just(Admit::Never)]
@@ -50,9 +50,9 @@ fn rules() -> impl Strategy<Value = (Rule, Rule, Rule)> {
         // Only memory can hand down what it evicts, and the tier in the middle is a probe.
         let last = if d == Write::Spill { Write::Back } else { d };
         (
-            Rule::new().with_admit(a),
-            Rule::new().with_write(b).with_admit(c),
-            Rule::new().with_write(last),
+            TierRule::new().with_admit(a),
+            TierRule::new().with_write(b).with_admit(c),
+            TierRule::new().with_write(last),
         )
     })
 }
@@ -73,7 +73,7 @@ struct World {
 }
 
 impl World {
-    fn new(top: Rule, middle: Rule, last: Rule) -> Self {
+    fn new(top: TierRule, middle: TierRule, last: TierRule) -> Self {
         let spills = middle.write == Write::Spill;
         let hosts: Vec<_> = [3 * COST, 1 << 20, 4 << 20].map(host).into();
         let probe = Probe::over(hosts[1].clone());

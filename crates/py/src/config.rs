@@ -9,7 +9,7 @@ use kvtier::config::{
 };
 use kvtier::core::{Error, ErrorKind};
 use kvtier::key::MemoryFormat;
-use kvtier::metrics::Server;
+use kvtier::metrics::MetricsServer;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -195,8 +195,8 @@ fn key_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMo
     }
 }
 
-fn serve(py: Python<'_>, address: &str, opened: &OpenTiers) -> PyResult<Server> {
-    let server = py.detach(|| Server::start(address, opened.monitored().to_vec())).map_err(|e| {
+fn serve(py: Python<'_>, address: &str, opened: &OpenTiers) -> PyResult<MetricsServer> {
+    let server = py.detach(|| MetricsServer::start(address, opened.monitored().to_vec())).map_err(|e| {
         PyOSError::new_err(format!(
             "cannot serve metrics at {address:?}: {e}; name a free address such as 127.0.0.1:9464"
         ))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvtier::config::OpenTiers;
 use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
-use kvtier::metrics::Server;
+use kvtier::metrics::MetricsServer;
 
 use crate::borrow::{LoadTargets, ReturnTimer};
 use crate::holds::{Holds, ReleasedKeys};
@@ -54,7 +54,7 @@ pub struct StoreSettings {
 #[derive(Debug)]
 pub struct Store {
     /// The metrics server, if configured, until the store is closed.
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<MetricsServer>>,
     pub opened: OpenTiers,
     pub settings: StoreSettings,
     /// The memory into which loads write.
@@ -70,7 +70,7 @@ pub type ParsedKey = Result<Key, String>;
 
 impl Store {
     /// A store over open tiers.
-    pub fn new(opened: OpenTiers, settings: StoreSettings, server: Option<Server>) -> Self {
+    pub fn new(opened: OpenTiers, settings: StoreSettings, server: Option<MetricsServer>) -> Self {
         Store {
             server: Mutex::new(server),
             opened,
@@ -84,7 +84,7 @@ impl Store {
 
     /// The address of the metrics server; `None` without one.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.server().as_ref().map(Server::address)
+        self.server().as_ref().map(MetricsServer::address)
     }
 
     /// Stops the metrics server.
@@ -93,7 +93,7 @@ impl Store {
         drop(server);
     }
 
-    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+    fn server(&self) -> MutexGuard<'_, Option<MetricsServer>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

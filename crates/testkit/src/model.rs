@@ -9,8 +9,8 @@ use kvtier_core::{
 };
 use kvtier_mem::{Lease, View};
 
-use crate::store::Store;
-use crate::worker_thread::Queue;
+use crate::store::ChunkStore;
+use crate::worker_thread::WorkerThread;
 
 /// How a model tier is to be.
 #[derive(Clone, Debug)]
@@ -71,15 +71,15 @@ pub struct ModelTier {
     caps: Caps,
     gate: Gate,
     delay: Duration,
-    shared: Arc<Shared>,
-    queue: Queue,
+    shared: Arc<ModelState>,
+    queue: WorkerThread,
     clock: Timekeeper,
     capacity: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    store: Mutex<Store>,
+struct ModelState {
+    store: Mutex<ChunkStore>,
     listeners: Listeners,
 }
 
@@ -89,13 +89,13 @@ impl ModelTier {
         let mut caps =
             Caps::new(config.name.as_str(), config.limits.ops_max, config.limits.bytes_max);
         caps.chunk_bytes_max = config.capacity_bytes.unwrap_or(u64::MAX).min(caps.chunk_bytes_max);
-        let store = Mutex::new(Store::new(config.capacity_bytes));
+        let store = Mutex::new(ChunkStore::new(config.capacity_bytes));
         Ok(ModelTier {
             caps,
             gate: Gate::new(config.limits),
             delay: config.delay,
-            shared: Arc::new(Shared { store, ..Shared::default() }),
-            queue: Queue::start(&config.name)?,
+            shared: Arc::new(ModelState { store, ..ModelState::default() }),
+            queue: WorkerThread::start(&config.name)?,
             clock: Timekeeper::start(&config.name)?,
             capacity: config.capacity_bytes,
         })
@@ -111,7 +111,7 @@ impl ModelTier {
         ctx: &Ctx,
         ops: Vec<O>,
         throttled: fn() -> T,
-        act: fn(&Shared, &mut O) -> Result<T, Error>,
+        act: fn(&ModelState, &mut O) -> Result<T, Error>,
     ) -> Ticket<Vec<Done<O, T>>> {
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
@@ -151,11 +151,11 @@ fn over(kind: ErrorKind) -> Error {
 
 /// One op, on the worker's thread.
 fn run<O: Op, T: Send + 'static>(
-    shared: &Shared,
+    shared: &ModelState,
     mut op: O,
     slot: Slot<O, T>,
     delay: Duration,
-    act: fn(&Shared, &mut O) -> Result<T, Error>,
+    act: fn(&ModelState, &mut O) -> Result<T, Error>,
 ) {
     if let Some(kind) = slot.is_over() {
         return slot.finish(op, Err(over(kind)));
@@ -166,8 +166,8 @@ fn run<O: Op, T: Send + 'static>(
     slot.finish(op, result);
 }
 
-impl Shared {
-    fn store(&self) -> MutexGuard<'_, Store> {
+impl ModelState {
+    fn store(&self) -> MutexGuard<'_, ChunkStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,11 +263,11 @@ impl Tier for ModelTier {
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        self.submit(ctx, ops, || Loaded::Throttled, Shared::load)
+        self.submit(ctx, ops, || Loaded::Throttled, ModelState::load)
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        self.submit(ctx, ops, || Saved::Shed(ShedReason::Throttled), Shared::save)
+        self.submit(ctx, ops, || Saved::Shed(ShedReason::Throttled), ModelState::save)
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {

@@ -14,8 +14,8 @@ const HOLDS_MAX: usize = 65_536;
 /// The model tier's chunks, holds and recency: plain maps, every question answered by looking at
 /// everything.
 #[derive(Debug, Default)]
-pub struct Store {
-    chunks: HashMap<Digest, Chunk>,
+pub struct ChunkStore {
+    chunks: HashMap<Digest, ModelChunk>,
     /// By age, for listing.
     order: BTreeMap<u64, Digest>,
     holds: HashMap<HoldId, (Instant, Vec<Digest>)>,
@@ -26,16 +26,16 @@ pub struct Store {
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct ModelChunk {
     bytes: std::sync::Arc<[u8]>,
     tenant: String,
     born: u64,
     touched: u64,
 }
 
-impl Store {
+impl ChunkStore {
     pub fn new(capacity: Option<u64>) -> Self {
-        Store { capacity, ..Store::default() }
+        ChunkStore { capacity, ..ChunkStore::default() }
     }
 
     pub fn used(&self) -> u64 {
@@ -87,7 +87,8 @@ impl Store {
             }
         }
         let tenant = key.namespace().tenant().to_owned();
-        self.chunks.insert(digest, Chunk { bytes: bytes.into(), tenant, born: now, touched: now });
+        self.chunks
+            .insert(digest, ModelChunk { bytes: bytes.into(), tenant, born: now, touched: now });
         self.order.insert(now, digest);
         self.events.push(Event::Stored { key: digest, len });
         Saved::Stored

@@ -8,7 +8,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// One thread that does jobs in order. The tier's gate bounds how many there are. Dropping it
 /// forgets the jobs that have not begun, so that their slots answer `Closed`.
-pub struct Queue {
+pub struct WorkerThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -25,12 +25,12 @@ struct State {
     closed: bool,
 }
 
-impl Queue {
+impl WorkerThread {
     pub fn start(name: &str) -> std::io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
-        Ok(Queue { shared, thread: Some(thread) })
+        Ok(WorkerThread { shared, thread: Some(thread) })
     }
 
     pub fn push(&self, job: impl FnOnce() + Send + 'static) {
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-impl Drop for Queue {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -76,8 +76,8 @@ impl Drop for Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for WorkerThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Queue({} jobs)", self.shared.lock().jobs.len())
+        write!(f, "WorkerThread({} jobs)", self.shared.lock().jobs.len())
     }
 }

@@ -11,13 +11,13 @@ use kvtier::file::EngineKind;
 use serde_json::Value;
 
 use self::case::{Case, Need, Stage};
-use self::chunk_ops::Op;
+use self::chunk_ops::ChunkOp;
 use crate::BadInput;
 use crate::json::json;
 
 /// `kvtier bench file`.
 #[derive(clap::Args)]
-pub struct FileArgs {
+pub struct BenchFileArgs {
     /// The directory; the bench removes what it writes.
     #[arg(long)]
     path: PathBuf,
@@ -56,7 +56,7 @@ pub struct FileArgs {
 /// What all cells of a run have in common, checked.
 struct Plan {
     path: PathBuf,
-    ops: Vec<Op>,
+    ops: Vec<ChunkOp>,
     gb: f64,
     case: Case,
     capacity: Option<u64>,
@@ -64,7 +64,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(args: &FileArgs) -> Result<Self, BadInput> {
+    fn new(args: &BenchFileArgs) -> Result<Self, BadInput> {
         if !(args.gb > 0.0 && args.gb <= 1e6) {
             return Err(BadInput("--gb must be more than 0 and at most 1,000,000".into()));
         }
@@ -84,7 +84,7 @@ impl Plan {
 }
 
 /// Measures and prints.
-pub fn run(args: &FileArgs) -> Result<()> {
+pub fn run(args: &BenchFileArgs) -> Result<()> {
     let plan = Plan::new(args)?;
     let sizes: Vec<u64> =
         args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;

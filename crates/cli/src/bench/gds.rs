@@ -11,7 +11,7 @@ use crate::json::json;
 
 /// `kvtier bench gds`.
 #[derive(clap::Args)]
-pub struct GdsArgs {
+pub struct BenchGdsArgs {
     /// The directory; what the bench writes there it removes.
     #[arg(long)]
     path: PathBuf,
@@ -33,7 +33,7 @@ pub struct GdsArgs {
 }
 
 /// Measures and prints one line a way.
-pub fn run(args: &GdsArgs) -> Result<()> {
+pub fn run(args: &BenchGdsArgs) -> Result<()> {
     let size = kvtier::bytes::parse(&args.size)
         .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| *bytes > 0);

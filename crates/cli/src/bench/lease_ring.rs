@@ -9,12 +9,12 @@ const COLD_BYTES: usize = 128 << 20;
 
 /// The chunks' memory, in huge pages, used in turn, so that each chunk is in memory that the CPU
 /// has not seen for long: as one does that a GPU or a disk has just written.
-pub struct Memory {
+pub struct LeaseRing {
     pub arena: Arena,
     slots: Mutex<VecDeque<Lease>>,
 }
 
-impl Memory {
+impl LeaseRing {
     /// Space for at least `inflight` chunks of `size` bytes.
     pub fn new(size: usize, inflight: usize) -> Result<Self> {
         let slot = size.next_multiple_of(4096);
@@ -22,7 +22,7 @@ impl Memory {
         let config = ArenaConfig::huge(count * slot).with_slots(slot).with_prefault();
         let arena = Arena::new(config).context("no memory for the chunks in flight")?;
         let slots = (0..count).map(|_| arena.lease(size)).collect::<Result<_, _>>()?;
-        Ok(Memory { arena, slots: Mutex::new(slots) })
+        Ok(LeaseRing { arena, slots: Mutex::new(slots) })
     }
 
     /// The memory that was given back longest ago.
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn all_chunks_are_resident_before_they_are_used() {
-        let memory = Memory::new(4 << 20, 8).unwrap();
+        let memory = LeaseRing::new(4 << 20, 8).unwrap();
         assert_eq!(page_faults((0..32).map(|_| memory.take().unwrap())), 0);
         let untouched = Arena::new(ArenaConfig::huge(64 << 20)).unwrap();
         assert!(

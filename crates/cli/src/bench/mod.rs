@@ -12,11 +12,11 @@ use anyhow::Result;
 #[derive(clap::Subcommand)]
 pub enum BenchCommand {
     /// Measures the file tier in a directory.
-    File(file::FileArgs),
+    File(file::BenchFileArgs),
     /// Measures each way between a GPU and a directory.
-    Gds(gds::GdsArgs),
+    Gds(gds::BenchGdsArgs),
     /// Measures the S3 client on a bucket.
-    S3(s3::S3Args),
+    S3(s3::BenchS3Args),
 }
 
 /// Measures and prints.

@@ -38,7 +38,7 @@ pub fn prefix() -> String {
 
 /// Removes the objects of runs that are dead. Answers how many there were.
 pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
-    let mut runs = BTreeMap::<String, Run>::new();
+    let mut runs = BTreeMap::<String, BenchRun>::new();
     let mut now = None;
     let list = List::under(ROOT);
     let mut next = None;
@@ -84,7 +84,7 @@ pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
 
 /// The objects of one run.
 #[derive(Default)]
-struct Run {
+struct BenchRun {
     keys: Vec<String>,
     /// When the newest was written, in seconds since 1970 by the store's clock.
     newest: i64,

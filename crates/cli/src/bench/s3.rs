@@ -29,7 +29,7 @@ const OP_MAX: Duration = Duration::from_secs(120);
 
 /// `kvtier bench s3`.
 #[derive(clap::Args)]
-pub struct S3Args {
+pub struct BenchS3Args {
     #[command(flatten)]
     store: BucketArgs,
     /// Operations, in order: put, get, head. Each begins with a warm-up pass that is not measured;
@@ -58,7 +58,7 @@ pub struct S3Args {
 }
 
 /// Measures and prints.
-pub fn run(args: &S3Args) -> Result<()> {
+pub fn run(args: &BenchS3Args) -> Result<()> {
     if let Some(op) = args.op.iter().find(|op| !["put", "get", "head"].contains(&op.as_str())) {
         return Err(BadInput(format!("no operation {op:?}; choose put, get, head")).into());
     }
@@ -73,7 +73,7 @@ pub fn run(args: &S3Args) -> Result<()> {
     }
     for (size, concurrency) in grid {
         let load =
-            Load { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
+            BenchLoad { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
         measure(store.config(), &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
@@ -89,7 +89,7 @@ pub fn runtime(threads: usize) -> Result<Runtime> {
 }
 
 /// Every size with every concurrency.
-fn grid(args: &S3Args) -> Result<Vec<(usize, usize)>> {
+fn grid(args: &BenchS3Args) -> Result<Vec<(usize, usize)>> {
     let mut cells = Vec::new();
     for text in &args.size {
         let size = crate::replay::size("--size", text)? as usize;
@@ -146,7 +146,7 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
 }
 
 /// What the workers of a pass share.
-struct Job {
+struct BenchJob {
     client: Client,
     arena: Arena,
     /// What the keys begin with.
@@ -160,7 +160,7 @@ struct Job {
 }
 
 /// What to do to one size with one concurrency.
-pub struct Load<'a> {
+pub struct BenchLoad<'a> {
     pub ops: &'a [String],
     pub size: usize,
     pub concurrency: usize,
@@ -169,7 +169,7 @@ pub struct Load<'a> {
     pub same_keys: bool,
 }
 
-impl Load<'_> {
+impl BenchLoad<'_> {
     /// Memory for the objects in flight, all of it resident.
     fn arena(&self) -> Result<Arena> {
         let memory =
@@ -198,7 +198,7 @@ struct Rounds {
 pub fn measure(
     mut config: Config,
     runtime: &Runtime,
-    load: &Load<'_>,
+    load: &BenchLoad<'_>,
     cells: &mut Vec<Value>,
 ) -> Result<()> {
     config.requests_max = load.concurrency;
@@ -219,7 +219,7 @@ struct Cells<'a> {
     arena: Arena,
     prefix: String,
     runtime: &'a Runtime,
-    load: &'a Load<'a>,
+    load: &'a BenchLoad<'a>,
     shape: Rounds,
 }
 
@@ -244,7 +244,7 @@ impl Cells<'_> {
     }
 
     fn cell(&self, op: &str) -> Result<Value> {
-        let &Load { size, concurrency, same_keys, .. } = self.load;
+        let &BenchLoad { size, concurrency, same_keys, .. } = self.load;
         let mut measured =
             if op == "put" && !same_keys { self.put_new_keys()? } else { self.repeat(op)? };
         let count = measured.ms.len() as f64;
@@ -288,7 +288,7 @@ impl Cells<'_> {
 
     /// Does `count` operations; the time of each in ms.
     fn pass(&self, op: &str, count: u64) -> Result<Vec<f64>> {
-        let job = Job {
+        let job = BenchJob {
             client: self.client.clone(),
             arena: self.arena.clone(),
             prefix: self.prefix.clone(),
@@ -327,7 +327,7 @@ impl Measured {
 }
 
 /// Does the job with `concurrency` requests at once; the time of each, in ms.
-async fn each(concurrency: usize, op: &str, job: &Arc<Job>) -> Result<Vec<f64>> {
+async fn each(concurrency: usize, op: &str, job: &Arc<BenchJob>) -> Result<Vec<f64>> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..concurrency {
         let job = Arc::clone(job);
@@ -354,7 +354,7 @@ async fn each(concurrency: usize, op: &str, job: &Arc<Job>) -> Result<Vec<f64>> 
     Ok(all)
 }
 
-impl Job {
+impl BenchJob {
     async fn one(&self, op: &str, n: u64) -> Result<f64> {
         let key = format!("{}{n}", self.prefix);
         let mut lease = self.arena.lease(self.size)?;
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn rounds_are_equal_and_move_what_was_asked_for() {
         let rounds = |size: usize, gb| {
-            Load { ops: &[], size, concurrency: 1, gb, same_keys: false }.rounds()
+            BenchLoad { ops: &[], size, concurrency: 1, gb, same_keys: false }.rounds()
         };
         assert_eq!(rounds(10 << 20, 0.01), Rounds { rounds: 1, objects: 1 });
         assert_eq!(rounds(10 << 20, 3.0), Rounds { rounds: 1, objects: 287 });
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn memory_is_resident_before_it_is_used() {
-        let load = Load { ops: &[], size: 8 << 20, concurrency: 8, gb: 1.0, same_keys: false };
+        let load = BenchLoad { ops: &[], size: 8 << 20, concurrency: 8, gb: 1.0, same_keys: false };
         let leases = (0..8).map(|_| load.arena().unwrap().lease(load.size).unwrap());
         assert_eq!(page_faults(leases), 0);
     }

@@ -7,10 +7,10 @@ use kvtier::s3_tier::inspect::{LastUses, canonical_of, facts_of, ids_of, last_us
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Bucket, Chunk};
+use super::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 use crate::chunk_info::ChunkInfo;
-use crate::progress::{Progress, Unit};
+use crate::progress::{Progress, ProgressUnit};
 
 /// How many chunks are asked for at a time where nothing else is said.
 const HEADS: usize = 32;
@@ -33,8 +33,8 @@ impl Default for Asking {
 }
 
 /// What is known of each chunk, in the order of `chunks`: one HEAD for each chunk.
-pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<ChunkInfo>> {
-    let progress = Progress::start(Unit::Chunks, chunks.len() as u64, how.lines)?;
+pub fn infos(bucket: &Bucket, chunks: &[BucketChunk], how: Asking) -> Result<Vec<ChunkInfo>> {
+    let progress = Progress::start(ProgressUnit::Chunks, chunks.len() as u64, how.lines)?;
     let uses = if how.uses { read_uses(bucket)? } else { LastUses::default() };
     let permits = Arc::new(Semaphore::new(how.at_once));
     let mut found = vec![ChunkInfo::default(); chunks.len()];
@@ -86,7 +86,12 @@ fn read_uses(bucket: &Bucket) -> Result<LastUses> {
 
 /// What an object's head and name say. The namespace is in the facts; the key is in the metadata of
 /// our own layout, and in the name of LMCache's.
-fn info(bucket: &Bucket, chunk: &Chunk, object: Option<&Object>, uses: &LastUses) -> ChunkInfo {
+fn info(
+    bucket: &Bucket,
+    chunk: &BucketChunk,
+    object: Option<&Object>,
+    uses: &LastUses,
+) -> ChunkInfo {
     let written_s = chunk.written_s;
     let rest = chunk.name.strip_prefix(&bucket.root).unwrap_or(&chunk.name);
     let ids = ids_of(rest);

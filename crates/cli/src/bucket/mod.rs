@@ -24,7 +24,7 @@ pub struct Bucket {
 
 /// One chunk of a bucket.
 #[derive(Clone)]
-pub struct Chunk {
+pub struct BucketChunk {
     /// The object's name behind the prefix; in our own layout the digest.
     pub label: String,
     /// The object's whole name.
@@ -39,7 +39,7 @@ pub struct Chunk {
 /// All objects under the prefix.
 pub struct Contents {
     /// The chunks.
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<BucketChunk>,
     /// What tiers keep for themselves.
     pub own_bytes: u64,
     /// Objects that no tier made.
@@ -82,7 +82,7 @@ impl Bucket {
     }
 
     /// All chunks.
-    pub fn chunks(&self) -> Result<Vec<Chunk>> {
+    pub fn chunks(&self) -> Result<Vec<BucketChunk>> {
         Ok(self.contents()?.chunks)
     }
 
@@ -112,7 +112,12 @@ impl Bucket {
                 let label =
                     if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
                 let written_s = Some(entry.modified).filter(|at_s| *at_s > 0);
-                found.chunks.push(Chunk { label, bytes: entry.bytes, written_s, name: entry.key });
+                found.chunks.push(BucketChunk {
+                    label,
+                    bytes: entry.bytes,
+                    written_s,
+                    name: entry.key,
+                });
             }
             _ if rest.starts_with(".kvtier/") => found.own_bytes += entry.bytes,
             _ => found.unknown.push(entry),

@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use kvtier::key::{BlockSums, Facts};
 
 use super::Sink;
-use super::source::{ChunkIdentity, Location, Read, SourceChunk};
-use super::target::Outcome;
+use super::source::{ChunkIdentity, ChunkRead, Location, SourceChunk};
+use super::target::CopyOutcome;
 use crate::BadInput;
 
 const MAGIC: [u8; 8] = *b"KVTARC01";
@@ -52,12 +52,12 @@ fn parse(head: &[u8]) -> Option<(Facts, &[u8])> {
 }
 
 /// Writes an archive beside its place, and puts it there when it is whole.
-pub struct Writer {
+pub struct ArchiveWriter {
     path: PathBuf,
     file: Mutex<(tempfile::NamedTempFile, u64)>,
 }
 
-impl Writer {
+impl ArchiveWriter {
     pub fn create(path: &Path) -> Result<Self> {
         if path.exists() {
             return Err(
@@ -70,12 +70,12 @@ impl Writer {
         let mut file =
             file.map_err(|e| BadInput(format!("cannot write to {}: {e}", folder.display())))?;
         file.write_all(&MAGIC).context("cannot write the archive")?;
-        Ok(Writer { path: path.to_owned(), file: Mutex::new((file, 0)) })
+        Ok(ArchiveWriter { path: path.to_owned(), file: Mutex::new((file, 0)) })
     }
 }
 
-impl Sink for Writer {
-    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
+impl Sink for ArchiveWriter {
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome> {
         let facts = Facts::plain(
             one.identity.digest,
             one.identity.namespace,
@@ -88,7 +88,7 @@ impl Sink for Writer {
             file.write_all(part).context("cannot write the archive")?;
         }
         *count += 1;
-        Ok(Outcome::Stored)
+        Ok(CopyOutcome::Stored)
     }
 
     fn finish(&self) -> Result<()> {
@@ -107,12 +107,12 @@ impl Sink for Writer {
 }
 
 /// Reads an archive.
-pub struct Reader {
+pub struct ArchiveReader {
     path: PathBuf,
     file: File,
 }
 
-impl Reader {
+impl ArchiveReader {
     pub fn open(path: &Path) -> Result<Self> {
         let bad = |what: String| BadInput(format!("{}: {what}", path.display()));
         let file =
@@ -121,7 +121,7 @@ impl Reader {
         if file.read_exact_at(&mut magic, 0).is_err() || magic != MAGIC {
             return Err(bad("is no file that `kvtier export` of this build wrote".into()).into());
         }
-        Ok(Reader { path: path.to_owned(), file })
+        Ok(ArchiveReader { path: path.to_owned(), file })
     }
 
     /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes
@@ -174,17 +174,17 @@ impl Reader {
     }
 
     /// Reads a payload and checks it.
-    pub fn read(&self, at: u64, one: &SourceChunk) -> Result<Read> {
-        let Some((head, start)) = self.head(at, 0)? else { return Ok(Read::Gone) };
+    pub fn read(&self, at: u64, one: &SourceChunk) -> Result<ChunkRead> {
+        let Some((head, start)) = self.head(at, 0)? else { return Ok(ChunkRead::Gone) };
         let mut payload = vec![0; usize::try_from(one.len)?];
         self.file
             .read_exact_at(&mut payload, start)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
         match parse(&head) {
             Some((facts, _)) if facts.sums == BlockSums::from_bytes(&payload) => {
-                Ok(Read::Payload(payload, true))
+                Ok(ChunkRead::Payload(payload, true))
             }
-            _ => Ok(Read::Damaged),
+            _ => Ok(ChunkRead::Damaged),
         }
     }
 

@@ -12,11 +12,11 @@ use kvtier::s3::{Client, Get, Object};
 use kvtier::s3_tier::{Layout, inspect};
 
 use super::report::Tally;
-use super::source::{ChunkIdentity, Location, Read, SourceChunk, UnverifiedChoice};
-use super::target::Outcome;
+use super::source::{ChunkIdentity, ChunkRead, Location, SourceChunk, UnverifiedChoice};
+use super::target::CopyOutcome;
 use super::{CopyArgs, Sink};
 use crate::BadInput;
-use crate::bucket::{Bucket, Chunk};
+use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 
 /// How many heads are asked for at a time.
@@ -75,7 +75,7 @@ pub fn objects(
     Ok(found)
 }
 
-fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
+fn heads(bucket: &Bucket, some: &[BucketChunk]) -> Result<Vec<Option<Object>>> {
     let (client, runtime) = bucket.client();
     let asked = some.iter().map(|chunk| {
         let client = client.clone();
@@ -136,16 +136,16 @@ fn model(id: &KeyId) -> Option<&str> {
 }
 
 /// Reads an object whole and checks it.
-pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
+pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
     let (client, runtime) = bucket.client();
     // Where a chunk without facts is cut, its object is longer by zeros.
     let padded = usize::try_from(len.next_multiple_of(4096))?;
     let mut lease = Lease::from_owner(vec![0u8; padded]);
     let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
         Ok(Some(object)) => object,
-        Ok(None) => return Ok(Read::Gone),
+        Ok(None) => return Ok(ChunkRead::Gone),
         Err(e) if e.kind() == kvtier::s3::ErrorKind::Corrupt && !e.is_retryable() => {
-            return Ok(Read::Damaged);
+            return Ok(ChunkRead::Damaged);
         }
         Err(e) => return Err(failed(e)).with_context(|| format!("cannot read {name}")),
     };
@@ -153,11 +153,11 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
     bytes.truncate(usize::try_from(got.len())?);
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
     match inspect::check(rest, &got, &bytes) {
-        Ok(()) => Ok(Read::Payload(bytes, true)),
+        Ok(()) => Ok(ChunkRead::Payload(bytes, true)),
         Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
-            Ok(Read::Payload(bytes, false))
+            Ok(ChunkRead::Payload(bytes, false))
         }
-        Err(_) => Ok(Read::Damaged),
+        Err(_) => Ok(ChunkRead::Damaged),
     }
 }
 
@@ -215,13 +215,13 @@ impl Objects {
                 self.name_of(&one.identity).is_ok_and(|name| there.contains(&(name, one.len)));
             if present { tally.present += 1 } else { missing.push(one) }
         }
-        Ok((missing, Some(Box::new(Open(self)))))
+        Ok((missing, Some(Box::new(OpenBucket(self)))))
     }
 }
 
-struct Open<'a>(&'a Objects);
+struct OpenBucket<'a>(&'a Objects);
 
-impl Open<'_> {
+impl OpenBucket<'_> {
     async fn store(
         client: &Client,
         name: &str,
@@ -238,11 +238,11 @@ impl Open<'_> {
     }
 }
 
-impl Sink for Open<'_> {
-    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
+impl Sink for OpenBucket<'_> {
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome> {
         let name = match self.0.name_of(&one.identity) {
             Ok(name) => name,
-            Err(why) => return Ok(Outcome::Unsupported(why)),
+            Err(why) => return Ok(CopyOutcome::Unsupported(why)),
         };
         let facts = Facts::plain(
             one.identity.digest,
@@ -252,7 +252,7 @@ impl Sink for Open<'_> {
         let (client, runtime) = self.0.bucket.client();
         let canonical =
             one.identity.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
-        let stored = runtime.block_on(Open::store(
+        let stored = runtime.block_on(OpenBucket::store(
             client,
             &name,
             View::from_owner(payload),
@@ -260,7 +260,7 @@ impl Sink for Open<'_> {
             canonical,
         ));
         stored.map_err(failed).with_context(|| format!("cannot write {}", one.label))?;
-        Ok(Outcome::Stored)
+        Ok(CopyOutcome::Stored)
     }
 
     fn finish(&self) -> Result<()> {

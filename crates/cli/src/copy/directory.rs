@@ -16,7 +16,7 @@ use kvtier::mem::{Arena, ArenaConfig};
 
 use super::report::Tally;
 use super::source::{ChunkIdentity, SourceChunk};
-use super::target::Outcome;
+use super::target::CopyOutcome;
 use super::{CopyArgs, Sink};
 use crate::BadInput;
 
@@ -144,7 +144,7 @@ impl Files {
             .context("no memory for the chunks")?;
         Ok((
             missing,
-            Some(Box::new(Open {
+            Some(Box::new(OpenDirectory {
                 tier,
                 arena,
                 path: self.path.clone(),
@@ -195,7 +195,7 @@ fn looked_up(tier: &FileTier, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
 }
 
 /// The tier that takes chunks.
-struct Open {
+struct OpenDirectory {
     tier: FileTier,
     arena: Arena,
     path: PathBuf,
@@ -203,9 +203,9 @@ struct Open {
     by_digest: OnceLock<Result<Writer, String>>,
 }
 
-impl Open {
+impl OpenDirectory {
     /// Writes a chunk of which the digest of its key is known, and perhaps the canonical form.
-    fn put_by_digest(&self, one: &SourceChunk, payload: &[u8]) -> Result<Outcome> {
+    fn put_by_digest(&self, one: &SourceChunk, payload: &[u8]) -> Result<CopyOutcome> {
         let open = || {
             Directory::open(&self.path)
                 .map_err(|e| e.to_string())?
@@ -221,26 +221,26 @@ impl Open {
         );
         let canonical = one.identity.canonical.as_deref().unwrap_or_default();
         match writer.write(&NewChunk { facts: &facts, canonical, payload }) {
-            Ok(true) => Ok(Outcome::Stored),
-            Ok(false) => Ok(Outcome::Present),
-            Err(e) if e.kind() == Io::InvalidInput => Ok(Outcome::Unsupported(e.to_string())),
+            Ok(true) => Ok(CopyOutcome::Stored),
+            Ok(false) => Ok(CopyOutcome::Present),
+            Err(e) if e.kind() == Io::InvalidInput => Ok(CopyOutcome::Unsupported(e.to_string())),
             Err(e) => Err(e).with_context(|| format!("cannot write {}", one.label)),
         }
     }
 }
 
-impl Sink for Open {
-    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
+impl Sink for OpenDirectory {
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome> {
         let Ok(key) = &one.identity.key else { return self.put_by_digest(one, &payload) };
         let mut lease = self.arena.lease(payload.len()).context("no memory for a chunk")?;
         lease.write_at(0, &payload).context("no memory for a chunk")?;
         let op = Save { key: key.clone(), from: vec![lease.freeze()] };
         let done = self.tier.save(&Ctx::within(CHUNK_TIME), vec![op]).wait();
         match done.into_iter().next().map(|done| done.result) {
-            Some(Ok(Saved::Stored)) => Ok(Outcome::Stored),
-            Some(Ok(Saved::Present)) => Ok(Outcome::Present),
+            Some(Ok(Saved::Stored)) => Ok(CopyOutcome::Stored),
+            Some(Ok(Saved::Present)) => Ok(CopyOutcome::Present),
             Some(Err(e)) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
-                Ok(Outcome::Unsupported(e.to_string()))
+                Ok(CopyOutcome::Unsupported(e.to_string()))
             }
             Some(Err(e)) => Err(e).with_context(|| format!("cannot write {}", one.label)),
             Some(Ok(shed)) => {

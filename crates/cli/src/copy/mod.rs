@@ -14,11 +14,11 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use crate::parallel::Throughput;
+use crate::parallel::Pace;
 use args::Migration;
 use report::Tally;
-use source::{Read, Source, SourceChunk};
-use target::{Outcome, Target};
+use source::{ChunkRead, CopySource, SourceChunk};
+use target::{CopyOutcome, CopyTarget};
 
 pub use args::{CopyArgs, ExportArgs, ImportArgs, MigrateArgs};
 
@@ -48,9 +48,9 @@ pub fn migrate(args: MigrateArgs) -> Result<bool> {
 pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
     crate::interrupt::watch()?;
     args.check(way)?;
-    let from = Source::of(args, way)?;
+    let from = CopySource::of(args, way)?;
     let mut tally = Tally::default();
-    let target = Target::of(args, way)?;
+    let target = CopyTarget::of(args, way)?;
     let pace =
         args.how.pace.checked(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
     let filter = args.how.filter.filter()?;
@@ -81,7 +81,7 @@ pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
 /// What takes chunks.
 trait Sink: Sync {
     /// Stores a chunk whose bytes match its facts, if it has some.
-    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome>;
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome>;
 
     /// After the last.
     fn finish(&self) -> Result<()>;
@@ -89,16 +89,11 @@ trait Sink: Sync {
 
 /// The two ends of a copy.
 struct Ends<'a> {
-    from: &'a Source,
+    from: &'a CopySource,
     to: &'a dyn Sink,
 }
 
-fn copy(
-    ends: &Ends<'_>,
-    wanted: &[SourceChunk],
-    pace: &Throughput,
-    tally: &mut Tally,
-) -> Result<()> {
+fn copy(ends: &Ends<'_>, wanted: &[SourceChunk], pace: &Pace, tally: &mut Tally) -> Result<()> {
     let shared = Mutex::new(std::mem::take(tally));
     let done = pace.each(wanted, |one| one.len, |one| copy_one(ends, one, &shared));
     *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -108,12 +103,12 @@ fn copy(
 fn copy_one(ends: &Ends<'_>, one: &SourceChunk, tally: &Mutex<Tally>) -> Result<()> {
     let tally = || tally.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut payload, proven) = match ends.from.read(one)? {
-        Read::Payload(payload, proven) => (payload, proven),
-        Read::Damaged => {
+        ChunkRead::Payload(payload, proven) => (payload, proven),
+        ChunkRead::Damaged => {
             tally().damaged += 1;
             return Ok(());
         }
-        Read::Gone => {
+        ChunkRead::Gone => {
             tally().gone += 1;
             return Ok(());
         }
@@ -126,14 +121,14 @@ fn copy_one(ends: &Ends<'_>, one: &SourceChunk, tally: &Mutex<Tally>) -> Result<
     payload.truncate(one.len as usize);
     let len = payload.len() as u64;
     match ends.to.put(one, payload)? {
-        Outcome::Stored => {
+        CopyOutcome::Stored => {
             let mut tally = tally();
             tally.copied += 1;
             tally.copied_bytes += len;
             tally.unverified += u64::from(!proven);
         }
-        Outcome::Present => tally().present += 1,
-        Outcome::Unsupported(why) => tally().unsupported(why),
+        CopyOutcome::Present => tally().present += 1,
+        CopyOutcome::Unsupported(why) => tally().unsupported(why),
     }
     Ok(())
 }

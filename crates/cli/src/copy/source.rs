@@ -8,17 +8,17 @@ use kvtier::core::{Digest, Key, Namespace};
 use kvtier::file::inspect::{ChunkName, Directory, Source as KeySource};
 use kvtier::key::{Facts, KeyId};
 
-use super::archive::Reader;
+use super::archive::ArchiveReader;
 use super::report::Tally;
 use super::{CopyArgs, CopyMode};
 use crate::BadInput;
 use crate::bucket::Bucket;
 
 /// What is copied from.
-pub enum Source {
+pub enum CopySource {
     Directory(Directory),
     Bucket(Bucket),
-    Archive(Reader),
+    Archive(ArchiveReader),
 }
 
 /// A chunk to be copied.
@@ -78,7 +78,7 @@ pub enum Location {
 }
 
 /// What reading a chunk gave.
-pub enum Read {
+pub enum ChunkRead {
     /// Its bytes, and whether facts prove them.
     Payload(Vec<u8>, bool),
     Damaged,
@@ -134,57 +134,57 @@ impl UnverifiedChoice {
     }
 }
 
-impl Source {
+impl CopySource {
     pub fn of(args: &CopyArgs, way: CopyMode) -> Result<Self> {
         if way == CopyMode::Import {
-            return Ok(Source::Archive(Reader::open(&args.from)?));
+            return Ok(CopySource::Archive(ArchiveReader::open(&args.from)?));
         }
         let layout = args.source.from_layout.as_deref();
         if let Some(bucket) =
             Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)?
         {
-            return Ok(Source::Bucket(bucket));
+            return Ok(CopySource::Bucket(bucket));
         }
         if matches!((args.from.canonicalize(), args.to.canonicalize()), (Ok(from), Ok(to)) if from == to)
         {
             return Err(BadInput("FROM and TO are the same directory".into()).into());
         }
-        Ok(Source::Directory(crate::dir::open_as(&args.from, layout)?))
+        Ok(CopySource::Directory(crate::dir::open_as(&args.from, layout)?))
     }
 
     /// Its layout.
     pub fn layout(&self) -> String {
         match self {
-            Source::Directory(dir) => dir.layout().to_string(),
-            Source::Bucket(bucket) => bucket.layout_name(),
-            Source::Archive(_) => "archive".into(),
+            CopySource::Directory(dir) => dir.layout().to_string(),
+            CopySource::Bucket(bucket) => bucket.layout_name(),
+            CopySource::Archive(_) => "archive".into(),
         }
     }
 
     pub fn is_remote(&self) -> bool {
-        matches!(self, Source::Bucket(_))
+        matches!(self, CopySource::Bucket(_))
     }
 
     /// The chunks that can be identified.
     pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<SourceChunk>> {
         let trust = UnverifiedChoice::of(args)?;
         match self {
-            Source::Directory(dir) => {
+            CopySource::Directory(dir) => {
                 files(crate::dir::listed(dir, &args.from)?, dir, &trust, tally)
             }
-            Source::Bucket(bucket) => super::bucket::objects(bucket, &trust, tally),
-            Source::Archive(archive) => archive.wanted(),
+            CopySource::Bucket(bucket) => super::bucket::objects(bucket, &trust, tally),
+            CopySource::Archive(archive) => archive.wanted(),
         }
     }
 
     /// Reads a chunk whole and checks every byte by its facts.
-    pub fn read(&self, one: &SourceChunk) -> Result<Read> {
+    pub fn read(&self, one: &SourceChunk) -> Result<ChunkRead> {
         match (self, &one.at) {
-            (Source::Directory(dir), Location::File(named)) => file(dir, named),
-            (Source::Bucket(bucket), Location::Object(name)) => {
+            (CopySource::Directory(dir), Location::File(named)) => file(dir, named),
+            (CopySource::Bucket(bucket), Location::Object(name)) => {
                 super::bucket::read(bucket, name, one.len)
             }
-            (Source::Archive(archive), Location::Record(at)) => archive.read(*at, one),
+            (CopySource::Archive(archive), Location::Record(at)) => archive.read(*at, one),
             _ => unreachable!("a source returns locations of its own kind"),
         }
     }
@@ -236,11 +236,11 @@ fn files(
     Ok(found)
 }
 
-fn file(dir: &Directory, named: &ChunkName) -> Result<Read> {
+fn file(dir: &Directory, named: &ChunkName) -> Result<ChunkRead> {
     match dir.read(named) {
-        Ok(Ok((payload, proven))) => Ok(Read::Payload(payload, proven)),
-        Ok(Err(_)) => Ok(Read::Damaged),
-        Err(e) if e.kind() == Io::NotFound => Ok(Read::Gone),
+        Ok(Ok((payload, proven))) => Ok(ChunkRead::Payload(payload, proven)),
+        Ok(Err(_)) => Ok(ChunkRead::Damaged),
+        Err(e) if e.kind() == Io::NotFound => Ok(ChunkRead::Gone),
         Err(e) => Err(e).with_context(|| format!("cannot read the file of {}", named.label())),
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::archive::Writer;
+use super::archive::ArchiveWriter;
 use super::bucket::Objects;
 use super::directory::Files;
 use super::report::Tally;
@@ -11,14 +11,14 @@ use super::{CopyArgs, CopyMode, Sink};
 use crate::bucket::Bucket;
 
 /// What is copied to.
-pub enum Target {
+pub enum CopyTarget {
     Directory(Files),
     Bucket(Objects),
     Archive,
 }
 
 /// What became of one chunk.
-pub enum Outcome {
+pub enum CopyOutcome {
     Stored,
     /// It was there already.
     Present,
@@ -26,10 +26,10 @@ pub enum Outcome {
     Unsupported(String),
 }
 
-impl Target {
+impl CopyTarget {
     pub fn of(args: &CopyArgs, way: CopyMode) -> Result<Self> {
         if way == CopyMode::Export {
-            return Ok(Target::Archive);
+            return Ok(CopyTarget::Archive);
         }
         let store = args
             .store
@@ -39,21 +39,21 @@ impl Target {
             args.target.to_layout.as_deref(),
             &store,
         )? {
-            Some(bucket) => Ok(Target::Bucket(Objects::of(bucket, args)?)),
-            None => Ok(Target::Directory(Files::of(args)?)),
+            Some(bucket) => Ok(CopyTarget::Bucket(Objects::of(bucket, args)?)),
+            None => Ok(CopyTarget::Directory(Files::of(args)?)),
         }
     }
 
     pub fn is_remote(&self) -> bool {
-        matches!(self, Target::Bucket(_))
+        matches!(self, CopyTarget::Bucket(_))
     }
 
     /// Its layout.
     pub fn layout(&self) -> &'static str {
         match self {
-            Target::Directory(files) => files.layout(),
-            Target::Bucket(objects) => objects.layout(),
-            Target::Archive => "archive",
+            CopyTarget::Directory(files) => files.layout(),
+            CopyTarget::Bucket(objects) => objects.layout(),
+            CopyTarget::Archive => "archive",
         }
     }
 
@@ -62,9 +62,9 @@ impl Target {
         let mut namespace = None;
         let mut fits = |one: &SourceChunk| -> Result<(), String> {
             let spells = match self {
-                Target::Directory(files) => files.names(one)?,
-                Target::Bucket(objects) => objects.names(one)?,
-                Target::Archive => false,
+                CopyTarget::Directory(files) => files.names(one)?,
+                CopyTarget::Bucket(objects) => objects.names(one)?,
+                CopyTarget::Archive => false,
             };
             // Names that encode keys have no namespace: such a target holds one namespace only.
             let ours = *namespace.get_or_insert(one.identity.namespace);
@@ -94,10 +94,10 @@ impl Target {
     ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
         match self {
             _ if wanted.is_empty() => Ok((wanted, None)),
-            Target::Directory(files) => files.without_present(wanted, args, tally),
-            Target::Bucket(objects) => objects.without_present(wanted, tally),
-            Target::Archive if args.how.dry_run => Ok((wanted, None)),
-            Target::Archive => Ok((wanted, Some(Box::new(Writer::create(&args.to)?)))),
+            CopyTarget::Directory(files) => files.without_present(wanted, args, tally),
+            CopyTarget::Bucket(objects) => objects.without_present(wanted, tally),
+            CopyTarget::Archive if args.how.dry_run => Ok((wanted, None)),
+            CopyTarget::Archive => Ok((wanted, Some(Box::new(ArchiveWriter::create(&args.to)?)))),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::json::{self, json};
 
 /// `kvtier doctor file`.
 #[derive(clap::Args)]
-pub struct FileArgs {
+pub struct DoctorFileArgs {
     /// The directory, which must exist; what is written there for the probe is removed.
     path: PathBuf,
     /// Print one JSON object.
@@ -30,7 +30,7 @@ const CHUNK: usize = 4 << 20;
 const CHUNKS: u64 = 16;
 
 /// Probes the directory and prints findings, rate and settings.
-pub fn run(args: &FileArgs) -> Result<()> {
+pub fn run(args: &DoctorFileArgs) -> Result<()> {
     super::exists(&args.path)?;
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
     let mount = mount_of(&args.path);
@@ -72,7 +72,7 @@ struct Chosen {
     reason: Option<&'static str>,
 }
 
-fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
+fn settings(path: &Path, medium: &Medium, rate: &FileRates) -> Vec<Chosen> {
     let given = |key, value| Chosen { key, value, reason: None };
     let because = |key, value, reason| Chosen { key, value, reason: Some(reason) };
     let cap = cap(path, medium.bytes.1);
@@ -191,14 +191,14 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
 }
 
 /// What moved the bytes of the probe, and a short rate.
-struct Rate {
+struct FileRates {
     put_mb_per_s: f64,
     get_mb_per_s: f64,
     uring: bool,
     reason: String,
 }
 
-fn engine(rate: &Rate) -> Finding {
+fn engine(rate: &FileRates) -> Finding {
     let advice = "io_uring is refused here: see kernel.io_uring_disabled, the container's seccomp profile and the limit of locked memory";
     Finding {
         what: "engine",
@@ -208,13 +208,13 @@ fn engine(rate: &Rate) -> Finding {
 }
 
 /// Saves and loads a few chunks in a directory of its own.
-fn rate(path: &Path) -> Result<Rate> {
+fn rate(path: &Path) -> Result<FileRates> {
     let scratch = Scratch::new(path, "doctor")
         .with_context(|| format!("cannot write to {}", path.display()))?;
     rate_in(scratch.path())
 }
 
-fn rate_in(scratch: &Path) -> Result<Rate> {
+fn rate_in(scratch: &Path) -> Result<FileRates> {
     let tier = FileTier::open(FileConfig::new(scratch, 2 * CHUNKS * CHUNK as u64))
         .map_err(crate::cannot_open)?;
     let arena = Arena::new(ArenaConfig::huge(8 * CHUNK)).context("no memory for the probe")?;
@@ -253,7 +253,7 @@ fn rate_in(scratch: &Path) -> Result<Rate> {
     let get_mb_per_s = mb / began.elapsed().as_secs_f64();
     let uring = tier.engine() == EngineKind::Uring;
     let reason = tier.status().reasons.into_iter().next().unwrap_or_default();
-    Ok(Rate { put_mb_per_s, get_mb_per_s, uring, reason })
+    Ok(FileRates { put_mb_per_s, get_mb_per_s, uring, reason })
 }
 
 /// The mount that a path is on: type, device, options.

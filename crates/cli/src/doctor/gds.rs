@@ -10,7 +10,7 @@ use crate::json::{self, json};
 
 /// `kvtier doctor gds`.
 #[derive(clap::Args)]
-pub struct GdsArgs {
+pub struct DoctorGdsArgs {
     /// The directory, which must exist; what is written there for the probe is removed.
     path: PathBuf,
     /// Which GPU.
@@ -25,7 +25,7 @@ pub struct GdsArgs {
 }
 
 /// Looks at each thing that decides, and prints what it found.
-pub fn run(args: &GdsArgs) -> Result<()> {
+pub fn run(args: &DoctorGdsArgs) -> Result<()> {
     super::exists(&args.path)?;
     let mut config = GdsConfig::new(&args.path, 0);
     config.cufile_library = args.cufile_library.clone();

@@ -17,12 +17,12 @@ use crate::BadInput;
 pub enum DoctorCommand {
     /// Checks a directory for the file tier: file system and machine features, speed, recommended
     /// settings.
-    File(file::FileArgs),
+    File(file::DoctorFileArgs),
     /// Checks a directory for the GPU tier: whether loads go directly to the GPU, and if not, why
     /// and what to do.
-    Gds(gds::GdsArgs),
+    Gds(gds::DoctorGdsArgs),
     /// Checks a bucket: credentials, features of its store, speed, recommended settings.
-    S3(Box<s3::S3Args>),
+    S3(Box<s3::DoctorS3Args>),
     /// Finds shared-memory segments of LMCache and kvtier that no process uses, and removes them with
     /// --yes.
     Shm(shm::ShmArgs),

@@ -6,14 +6,14 @@ use kvtier::s3::{Checksum, Client, Conditional, Endpoint, Provider, Style};
 use serde_json::Value;
 
 use super::finding::{self, Finding};
-use crate::bench::s3::{Load, measure, runtime};
+use crate::bench::s3::{BenchLoad, measure, runtime};
 use crate::bucket_args::{BucketArgs, failed};
 use crate::json::json;
-use crate::progress::{Progress, Unit};
+use crate::progress::{Progress, ProgressUnit};
 
 /// `kvtier doctor s3`.
 #[derive(clap::Args)]
-pub struct S3Args {
+pub struct DoctorS3Args {
     #[command(flatten)]
     store: BucketArgs,
     /// Requests in flight to measure with; 0 measures nothing.
@@ -39,18 +39,18 @@ const ENOUGH: f64 = 0.9;
 const CLOCK_MAX_S: i64 = 30;
 
 /// Everything that was found out.
-struct Found {
+struct Findings {
     endpoint: Endpoint,
     signer: String,
     ca_bundle: Option<String>,
     connection: Connection,
     probe: Probe,
     clock_offset_s: i64,
-    rates: Vec<Rate>,
+    rates: Vec<S3Rate>,
 }
 
 /// The speed with a number of requests in flight.
-struct Rate {
+struct S3Rate {
     concurrency: u64,
     put_mb_per_s: f64,
     get_mb_per_s: f64,
@@ -59,7 +59,7 @@ struct Rate {
 }
 
 /// Looks at the bucket and prints findings, rates and settings.
-pub fn run(args: &S3Args) -> Result<()> {
+pub fn run(args: &DoctorS3Args) -> Result<()> {
     crate::interrupt::watch()?;
     let found = look(args)?;
     let findings = found.findings();
@@ -85,14 +85,14 @@ pub fn run(args: &S3Args) -> Result<()> {
     Ok(())
 }
 
-fn look(args: &S3Args) -> Result<Found> {
+fn look(args: &DoctorS3Args) -> Result<Findings> {
     let size = crate::replay::size("--size", &args.size)? as usize;
     let runtime = runtime(1)?;
     let store = args.store.find(&runtime)?;
     let client = Client::new(store.config());
     let measured: Vec<usize> =
         args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0).collect();
-    let progress = Progress::start(Unit::Steps, 2 + measured.len() as u64, args.progress)?;
+    let progress = Progress::start(ProgressUnit::Steps, 2 + measured.len() as u64, args.progress)?;
     progress.step("connecting".to_owned());
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
     let nanos = std::time::SystemTime::now()
@@ -108,7 +108,7 @@ fn look(args: &S3Args) -> Result<Found> {
         progress.add(1);
         progress.step(format!("measuring with {concurrency} requests in flight"));
         let mut cells = Vec::new();
-        let load = Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false };
+        let load = BenchLoad { ops: &ops, size, concurrency, gb: args.gb, same_keys: false };
         measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
@@ -118,7 +118,7 @@ fn look(args: &S3Args) -> Result<Found> {
     let clock_offset_s = client.clock_offset();
     let signer = format!("{}, from {}{}", store.access_key, store.source, good_for(store.expires));
     let ca_bundle = args.store.ca_bundle().map(str::to_owned);
-    Ok(Found { endpoint, signer, ca_bundle, connection, probe, clock_offset_s, rates })
+    Ok(Findings { endpoint, signer, ca_bundle, connection, probe, clock_offset_s, rates })
 }
 
 /// How long credentials that end are good for.
@@ -132,9 +132,9 @@ fn good_for(expires: Option<i64>) -> String {
     })
 }
 
-fn rate(cells: &[Value]) -> Option<Rate> {
+fn rate(cells: &[Value]) -> Option<S3Rate> {
     let [put, get] = cells else { return None };
-    Some(Rate {
+    Some(S3Rate {
         concurrency: put["concurrency"].as_u64()?,
         put_mb_per_s: put["mb_per_s"].as_f64()?,
         get_mb_per_s: get["mb_per_s"].as_f64()?,
@@ -151,9 +151,9 @@ fn style(endpoint: &Endpoint) -> &'static str {
     if endpoint.style() == Style::Path { "path" } else { "virtual" }
 }
 
-impl Found {
+impl Findings {
     fn findings(&self) -> Vec<Finding> {
-        let Found { endpoint, probe, .. } = self;
+        let Findings { endpoint, probe, .. } = self;
         let clock = match self.clock_offset_s {
             // Stores report whole seconds.
             -1..=1 => "the store's is ours, within a second or so".to_owned(),
@@ -277,7 +277,7 @@ impl Found {
 
     /// Name, value and reason of what to set, as a configuration takes it.
     fn settings(&self) -> Vec<(&'static str, Value, String)> {
-        let Found { endpoint, probe, .. } = self;
+        let Findings { endpoint, probe, .. } = self;
         let (sum, sum_reason) = self.checksum();
         let path_style = endpoint.style() == Style::Path;
         let mut all = vec![
@@ -328,7 +328,7 @@ impl Found {
     }
 
     /// The fewest requests in flight that are nearly as fast as any, and the best rate.
-    fn enough(&self) -> Option<(&Rate, f64)> {
+    fn enough(&self) -> Option<(&S3Rate, f64)> {
         let best = self.rates.iter().map(|rate| rate.get_mb_per_s).reduce(f64::max)?;
         let mut enough = self.rates.iter().filter(|rate| rate.get_mb_per_s >= best * ENOUGH);
         Some((enough.next()?, best))

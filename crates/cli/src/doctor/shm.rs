@@ -34,7 +34,7 @@ pub struct ShmArgs {
 }
 
 /// A segment, and why it is kept, if it is.
-struct Segment {
+struct ShmSegment {
     name: String,
     bytes: u64,
     keep: Option<&'static str>,
@@ -72,7 +72,7 @@ pub fn run(args: &ShmArgs) -> Result<()> {
     crate::out::line(&format!("{} stale segments, {}{next}", stale().count(), format(bytes)))
 }
 
-fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
+fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<ShmSegment>> {
     let entries =
         fs::read_dir(&args.dir).with_context(|| format!("cannot read {}", args.dir.display()))?;
     let mut all = Vec::new();
@@ -100,7 +100,7 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
             false if !used.complete => Some("not all processes can be looked into; run as root"),
             false => None,
         };
-        all.push(Segment { name, bytes: meta.len(), keep });
+        all.push(ShmSegment { name, bytes: meta.len(), keep });
     }
     Ok(all)
 }

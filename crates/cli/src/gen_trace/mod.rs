@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use self::workload::{Request, Shape, Workload};
+use self::workload::{TraceRequest, Workload, WorkloadShape};
 use self::write::Form;
 use crate::BadInput;
 use crate::json::json;
 
 /// What kind of conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum WorkloadKind {
     /// People chat: most ask once, some go on for several turns with minutes in between.
     Chat,
     /// Agents work: long prompts, dozens of tool calls seconds apart, now and then a person who
@@ -31,10 +31,10 @@ pub enum Kind {
 /// `input_length`, `output_length`, `hash_ids`; or in the binary form that `replay` and `sim` read
 /// too.
 #[derive(clap::Args, Clone)]
-pub struct Args {
+pub struct GenTraceArgs {
     /// What kind of conversations.
     #[arg(value_enum)]
-    kind: Kind,
+    kind: WorkloadKind,
     /// How many requests.
     #[arg(long, default_value_t = 2000)]
     requests: usize,
@@ -68,10 +68,10 @@ pub struct Args {
     block_tokens: u32,
 }
 
-impl Args {
-    fn shape(&self) -> Result<Shape, BadInput> {
-        let default = Shape::of(self.kind);
-        if self.documents.is_some() && self.kind != Kind::Rag {
+impl GenTraceArgs {
+    fn shape(&self) -> Result<WorkloadShape, BadInput> {
+        let default = WorkloadShape::of(self.kind);
+        if self.documents.is_some() && self.kind != WorkloadKind::Rag {
             return Err(BadInput(
                 "--documents is for rag; the other kinds have none, leave it out".into(),
             ));
@@ -81,7 +81,7 @@ impl Args {
             value if value.is_finite() && value > 0.0 => Ok(value),
             value => Err(BadInput(format!("{flag} {value} is out of range; set it above 0"))),
         };
-        let shape = Shape {
+        let shape = WorkloadShape {
             sessions_per_minute: positive(
                 "--sessions-per-minute",
                 self.sessions_per_minute,
@@ -96,7 +96,7 @@ impl Args {
         let counted = [("--requests", self.requests), ("--prompts", shape.prompts)];
         let counted = counted
             .into_iter()
-            .chain((self.kind == Kind::Rag).then_some(("--documents", shape.documents)));
+            .chain((self.kind == WorkloadKind::Rag).then_some(("--documents", shape.documents)));
         for (flag, n) in counted.chain([("--block-tokens", self.block_tokens as usize)]) {
             if n == 0 || n > 100_000_000 {
                 return Err(BadInput(format!(
@@ -109,7 +109,7 @@ impl Args {
 }
 
 /// Writes the trace. A file gets its name when it is whole: a run that was ended leaves none.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &GenTraceArgs) -> Result<()> {
     let shape = args.shape()?;
     let form = Form::of(args.out.as_deref())?;
     let requests = Workload::new(shape, args.seed).take(args.requests);
@@ -143,8 +143,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn write_as(
     form: Form,
     out: &mut dyn Write,
-    args: &Args,
-    requests: impl Iterator<Item = Request>,
+    args: &GenTraceArgs,
+    requests: impl Iterator<Item = TraceRequest>,
 ) -> Result<()> {
     let mut out = BufWriter::new(out);
     match form {
@@ -159,7 +159,11 @@ fn write_as(
     Ok(out.flush()?)
 }
 
-fn lines(out: &mut impl Write, args: &Args, requests: impl Iterator<Item = Request>) -> Result<()> {
+fn lines(
+    out: &mut impl Write,
+    args: &GenTraceArgs,
+    requests: impl Iterator<Item = TraceRequest>,
+) -> Result<()> {
     for request in requests {
         let tokens = |blocks: usize| blocks as u64 * u64::from(args.block_tokens);
         let line = json!({

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::RangeInclusive;
 
-use super::Kind;
+use super::WorkloadKind;
 use crate::replay::trace::Random;
 
 /// The parameters of a workload. Sizes are in blocks.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct WorkloadShape {
     pub sessions_per_minute: f64,
     /// Mean requests of a conversation.
     pub turns: f64,
@@ -31,10 +31,10 @@ pub struct Shape {
     pub documents_each: RangeInclusive<u64>,
 }
 
-impl Shape {
+impl WorkloadShape {
     /// The defaults of a kind.
-    pub fn of(kind: Kind) -> Self {
-        let chat = Shape {
+    pub fn of(kind: WorkloadKind) -> Self {
+        let chat = WorkloadShape {
             sessions_per_minute: 60.0,
             turns: 2.5,
             think_seconds: 60.0,
@@ -49,8 +49,8 @@ impl Shape {
             documents_each: 0..=0,
         };
         match kind {
-            Kind::Chat => chat,
-            Kind::Agents => Shape {
+            WorkloadKind::Chat => chat,
+            WorkloadKind::Agents => WorkloadShape {
                 sessions_per_minute: 4.0,
                 turns: 40.0,
                 think_seconds: 240.0,
@@ -62,7 +62,7 @@ impl Shape {
                 answer_blocks: 1..=4,
                 ..chat
             },
-            Kind::Rag => Shape {
+            WorkloadKind::Rag => WorkloadShape {
                 turns: 1.3,
                 prompts: 4,
                 turn_blocks: 1..=2,
@@ -78,7 +78,7 @@ impl Shape {
 
 /// One request of a generated trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TraceRequest {
     pub time_ms: u64,
     pub session: u32,
     pub blocks: Vec<u64>,
@@ -89,7 +89,7 @@ pub struct Request {
 /// Requests without end, in the order of their times.
 #[derive(Debug)]
 pub struct Workload {
-    shape: Shape,
+    shape: WorkloadShape,
     random: Random,
     /// Sizes of prompts, and of documents.
     prompts: Vec<u64>,
@@ -106,7 +106,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: WorkloadShape, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut sizes = |n: usize, blocks: &RangeInclusive<u64>| {
             (0..n).map(|_| between(&mut random, blocks)).collect()
@@ -180,9 +180,9 @@ impl Workload {
 }
 
 impl Iterator for Workload {
-    type Item = Request;
+    type Item = TraceRequest;
 
-    fn next(&mut self) -> Option<Request> {
+    fn next(&mut self) -> Option<TraceRequest> {
         let Reverse((time_ms, session)) = self.due.pop()?;
         if session == self.next_session {
             self.next_session += 1;
@@ -195,7 +195,8 @@ impl Iterator for Workload {
         let added = between(&mut self.random, &self.shape.turn_blocks);
         self.fresh(&mut blocks, added);
         let answer = between(&mut self.random, &self.shape.answer_blocks);
-        let request = Request { time_ms, session, blocks: blocks.clone(), answer: answer as usize };
+        let request =
+            TraceRequest { time_ms, session, blocks: blocks.clone(), answer: answer as usize };
         if self.random.unit() > 1.0 / self.shape.turns.max(1.0) {
             self.fresh(&mut blocks, answer);
             self.open.insert(session, blocks);
@@ -214,13 +215,13 @@ fn between(random: &mut Random, limits: &RangeInclusive<u64>) -> u64 {
 mod tests {
     use super::*;
 
-    fn requests(kind: Kind, seed: u64) -> Vec<Request> {
-        Workload::new(Shape::of(kind), seed).take(3000).collect()
+    fn requests(kind: WorkloadKind, seed: u64) -> Vec<TraceRequest> {
+        Workload::new(WorkloadShape::of(kind), seed).take(3000).collect()
     }
 
     #[test]
     fn a_block_has_one_parent_and_time_goes_on() {
-        for kind in [Kind::Chat, Kind::Agents, Kind::Rag] {
+        for kind in [WorkloadKind::Chat, WorkloadKind::Agents, WorkloadKind::Rag] {
             let requests = requests(kind, 7);
             assert_eq!(requests, self::requests(kind, 7));
             assert_ne!(requests, self::requests(kind, 8));
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn conversations_are_as_long_as_asked() {
-        for (kind, turns) in [(Kind::Chat, 2.5), (Kind::Rag, 1.3)] {
+        for (kind, turns) in [(WorkloadKind::Chat, 2.5), (WorkloadKind::Rag, 1.3)] {
             let requests = requests(kind, 1);
             let sessions = requests.iter().map(|request| request.session).max().unwrap() + 1;
             let mean = requests.len() as f64 / f64::from(sessions);

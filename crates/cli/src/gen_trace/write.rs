@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Args;
-use super::workload::Request;
+use super::GenTraceArgs;
+use super::workload::TraceRequest;
 use crate::BadInput;
 
 /// How a trace is written.
@@ -51,7 +51,7 @@ pub struct Head {
 }
 
 impl Head {
-    pub fn of(args: &Args) -> Result<Self, BadInput> {
+    pub fn of(args: &GenTraceArgs) -> Result<Self, BadInput> {
         let too_many = |_| {
             BadInput(format!(
                 "--requests {}: a binary trace holds at most {}",
@@ -70,7 +70,7 @@ impl Head {
 pub fn binary(
     out: &mut impl Write,
     head: Head,
-    requests: impl Iterator<Item = Request>,
+    requests: impl Iterator<Item = TraceRequest>,
 ) -> Result<()> {
     let mut word = |word: u32| out.write_all(&word.to_le_bytes());
     word(head.requests)?;

@@ -21,7 +21,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// facts or GDS header.
 #[derive(clap::Args)]
 #[command(after_help = format!("Forms: {}.", forms::ALL))]
-pub struct Args {
+pub struct KeyArgs {
     /// The names, or paths of chunks' files. Without any, or with -, standard input is read: a
     /// line is a name as a JSON string, or an object with `name` and, if wanted, `from` (a
     /// form) and `to` (a list of forms); each is answered by one line of JSON. No files are read
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Explains all; answers whether every name was one and every conversion worked.
-pub fn run(args: Args) -> Result<bool> {
+pub fn run(args: KeyArgs) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     let mut good = true;
     if args.names.is_empty() || args.names == ["-"] {
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<bool> {
 }
 
 /// Answers line by line, so that a program can keep it running.
-fn batch(args: &Args, mut from: impl BufRead, out: &mut dyn Write) -> Result<bool> {
+fn batch(args: &KeyArgs, mut from: impl BufRead, out: &mut dyn Write) -> Result<bool> {
     let mut good = true;
     for n in 1u64.. {
         let mut line = String::new();

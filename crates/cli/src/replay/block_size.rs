@@ -11,7 +11,7 @@ const MODEL_DEFAULT: &str = "llama-3.1-8b";
 
 /// The sizes of a replay.
 #[derive(Clone, Debug)]
-pub struct Size {
+pub struct BlockSize {
     /// Bytes of a block in this replay.
     pub chunk: usize,
     /// The model that is compared with.
@@ -22,7 +22,7 @@ pub struct Size {
     pub true_bytes: u64,
 }
 
-impl Size {
+impl BlockSize {
     /// The block size that was asked for, else the model's own, else a small one.
     pub fn choose(
         chunk: Option<&str>,
@@ -48,7 +48,7 @@ impl Size {
                 "a block of {bytes} bytes is out of range; give --chunk-bytes of 1 to 1 GiB"
             ))
         })?;
-        Ok(Size { chunk, model: name.into(), block_tokens, true_bytes })
+        Ok(BlockSize { chunk, model: name.into(), block_tokens, true_bytes })
     }
 }
 
@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn the_size_asked_for_goes_before_the_models() {
-        let size = |chunk, model| Size::choose(chunk, model, 512).map(|s| (s.chunk, s.true_bytes));
+        let size =
+            |chunk, model| BlockSize::choose(chunk, model, 512).map(|s| (s.chunk, s.true_bytes));
         assert_eq!(size(None, None).unwrap(), (256 << 10, 64 << 20));
         assert_eq!(size(None, Some("llama-3.1-8b")).unwrap(), (64 << 20, 64 << 20));
         assert_eq!(size(Some("1MiB"), Some("llama-3.1-70b")).unwrap(), (1 << 20, 160 << 20));
@@ -69,6 +70,6 @@ mod tests {
         ] {
             assert!(size(chunk, model).unwrap_err().to_string().contains(says));
         }
-        assert!(Size::choose(None, None, 0).unwrap_err().to_string().contains("tokens"));
+        assert!(BlockSize::choose(None, None, 0).unwrap_err().to_string().contains("tokens"));
     }
 }

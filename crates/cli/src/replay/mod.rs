@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use kvtier::config::{KeyMode, OpenTiers};
 use kvtier::file::inspect::Directory;
-use kvtier::metrics::Server;
+use kvtier::metrics::MetricsServer;
 
-use self::block_size::Size;
+use self::block_size::BlockSize;
 use self::workdir::WorkDir;
 use crate::BadInput;
 
@@ -30,7 +30,7 @@ const GENERATED_MAX: usize = 5_000_000;
 /// Replays a request trace: looks up each request's longest prefix, loads it, saves the rest, and
 /// verifies every loaded byte.
 #[derive(clap::Args, Clone)]
-pub struct Args {
+pub struct ReplayArgs {
     /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard
     /// input. Without it, a generated chat and agent workload.
     trace: Option<PathBuf>,
@@ -83,7 +83,7 @@ pub struct Args {
     json: bool,
 }
 
-impl Args {
+impl ReplayArgs {
     /// The file tier's cap in bytes. Who only verifies changes nothing, so the cap is the one that
     /// the directory notes; where none is noted, all of the file system, so that nothing need
     /// go.
@@ -100,7 +100,7 @@ impl Args {
 }
 
 /// Replays; answers whether every loaded byte was right and every operation succeeded.
-pub fn run(args: Args) -> Result<bool> {
+pub fn run(args: ReplayArgs) -> Result<bool> {
     if args.concurrency == 0 || args.concurrency > 1024 {
         return Err(BadInput("--concurrency must be 1 to 1024".into()).into());
     }
@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<bool> {
     }
     let trace = requests(&args)?;
     let size =
-        Size::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
+        BlockSize::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
     crate::interrupt::watch()?;
     let workdir = WorkDir::choose(&args)?;
     let mut meters = Vec::new();
@@ -137,7 +137,7 @@ pub fn run(args: Args) -> Result<bool> {
             .into());
         }
     };
-    let job = run::Job {
+    let job = run::ReplayJob {
         top: &*opened.top,
         meters: &meters,
         keys: run::Keys::new(size.chunk, mode),
@@ -173,7 +173,7 @@ fn check(opened: &OpenTiers) -> Result<(), BadInput> {
 }
 
 /// The requests of the trace, or of the generated workload.
-fn requests(args: &Args) -> Result<trace::Trace> {
+fn requests(args: &ReplayArgs) -> Result<trace::Trace> {
     let Some(path) = &args.trace else {
         let count = args.requests.unwrap_or(GENERATED_DEFAULT);
         if count > GENERATED_MAX {
@@ -193,9 +193,9 @@ fn requests(args: &Args) -> Result<trace::Trace> {
 }
 
 /// Serves the metrics, if an address is set.
-fn serve(address: Option<&str>, opened: &OpenTiers) -> Result<Option<Server>> {
+fn serve(address: Option<&str>, opened: &OpenTiers) -> Result<Option<MetricsServer>> {
     let Some(address) = address else { return Ok(None) };
-    let server = Server::start(address, opened.monitored().to_vec());
+    let server = MetricsServer::start(address, opened.monitored().to_vec());
     let server = server.map_err(|e| {
         BadInput(format!("--metrics {address}: {e}; name a free address such as 127.0.0.1:9464"))
     })?;

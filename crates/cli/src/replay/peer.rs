@@ -16,7 +16,7 @@ use super::{content, run};
 
 /// What a peer process is started with.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ReplayPeerArgs {
     #[arg(long)]
     path: PathBuf,
     #[arg(long)]
@@ -77,7 +77,7 @@ impl Drop for Peer {
 }
 
 /// The peer process.
-pub fn serve(args: Args) -> Result<()> {
+pub fn serve(args: ReplayPeerArgs) -> Result<()> {
     let tier = FileTier::open(
         FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"),
     )?;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use kvtier::config::OpenTiers;
 use serde_json::Value;
 
-use super::block_size::Size;
-use super::run::Outcome;
+use super::block_size::BlockSize;
+use super::run::ReplayOutcome;
 use super::timed_tier::{TierStats, take};
 use crate::json::json;
 use crate::process_usage::{percentile, threads_cpu_s};
@@ -17,10 +17,10 @@ const PER_GB_BYTES_MIN: f64 = 10e6;
 
 /// Prints the outcome as a table, or as one JSON object.
 pub fn print(
-    outcome: &Outcome,
+    outcome: &ReplayOutcome,
     opened: &OpenTiers,
     meters: &[Arc<Mutex<TierStats>>],
-    size: &Size,
+    size: &BlockSize,
     as_json: bool,
 ) -> Result<()> {
     let tiers: Vec<Value> = opened
@@ -107,8 +107,13 @@ struct Ratios {
     cpu_s_per_gb: Option<f64>,
 }
 
-fn text(outcome: &Outcome, tiers: &[Value], size: &Size, ratios: &Ratios) -> Vec<String> {
-    let Outcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
+fn text(
+    outcome: &ReplayOutcome,
+    tiers: &[Value],
+    size: &BlockSize,
+    ratios: &Ratios,
+) -> Vec<String> {
+    let ReplayOutcome { requests, blocks, wall_s, cpu_s, wrong_bytes, failures, .. } = outcome;
     let cpu = ratios.cpu_s_per_gb.map_or(String::new(), |s| format!(", {s:.3} s per GB moved"));
     let mut lines = vec![
         format!("{requests} requests, {blocks} blocks in {wall_s:.1} s"),

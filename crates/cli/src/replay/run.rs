@@ -31,7 +31,7 @@ const FLIGHT_BYTES_MAX: usize = 256 << 20;
 
 /// What a replay found.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     pub requests: u64,
     pub blocks: u64,
     pub prefix_hits: u64,
@@ -46,7 +46,7 @@ pub struct Outcome {
 }
 
 /// What to replay on, and how.
-pub struct Job<'a> {
+pub struct ReplayJob<'a> {
     pub top: &'a dyn Tier,
     pub meters: &'a [Arc<Mutex<TierStats>>],
     /// The keys of the blocks.
@@ -60,7 +60,7 @@ pub struct Job<'a> {
 }
 
 struct Replay<'a> {
-    job: Job<'a>,
+    job: ReplayJob<'a>,
     batch: usize,
     arena: Arena,
     peer: Option<Mutex<Peer>>,
@@ -121,7 +121,11 @@ fn in_process(hash: &Digest) -> CacheEngineKey {
 }
 
 /// Replays `requests`, some of them at once.
-pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<Outcome> {
+pub fn replay(
+    requests: &[Request],
+    job: ReplayJob<'_>,
+    peer: Option<Peer>,
+) -> Result<ReplayOutcome> {
     let chunk = job.chunk;
     let concurrency = job.concurrency;
     let slot = chunk.next_multiple_of(4096);
@@ -168,7 +172,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a worker panicked"))?)
     })?;
     bar.finish_and_clear();
-    Ok(Outcome {
+    Ok(ReplayOutcome {
         requests: requests.len() as u64,
         blocks: replay.blocks.into_inner(),
         prefix_hits: replay.prefix_hits.into_inner(),

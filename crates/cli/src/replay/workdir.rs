@@ -7,7 +7,7 @@ use kvtier::config::{Config, ConfigReader, TierSpec};
 use kvtier::file::Layout;
 use kvtier::file::inspect::Scratch;
 
-use super::{Args, size};
+use super::{ReplayArgs, size};
 use crate::BadInput;
 use crate::json::json;
 
@@ -20,7 +20,7 @@ pub enum WorkDir {
 }
 
 impl WorkDir {
-    pub fn choose(args: &Args) -> Result<Self, BadInput> {
+    pub fn choose(args: &ReplayArgs) -> Result<Self, BadInput> {
         if args.config.is_some() {
             return Ok(WorkDir::Config);
         }
@@ -47,7 +47,7 @@ impl WorkDir {
     }
 
     /// The tiers, for blocks of `chunk` bytes.
-    pub fn config(&self, args: &Args, chunk: usize) -> Result<Config> {
+    pub fn config(&self, args: &ReplayArgs, chunk: usize) -> Result<Config> {
         if let Some(file) = &args.config {
             let read = ConfigReader::new().file(file).map_err(crate::cannot_open)?;
             read.notes.iter().for_each(|note| eprintln!("kvtier: {note}"));

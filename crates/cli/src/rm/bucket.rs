@@ -2,17 +2,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::{Choice, Outcome};
-use crate::bucket::{Asking, Bucket, Chunk, infos};
+use super::{Choice, RmOutcome};
+use crate::bucket::{Asking, Bucket, BucketChunk, infos};
 use crate::bucket_args::failed;
-use crate::parallel::{Throughput, ThroughputArgs};
+use crate::parallel::{Pace, ThroughputArgs};
 
 /// S3 takes no more at once.
 const BATCH: usize = 1000;
 
 /// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never
 /// touched.
-pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) -> Result<Outcome> {
+pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) -> Result<RmOutcome> {
     let asking = Asking {
         at_once: pace.workers(Asking::default().at_once)?,
         lines: pace.progress,
@@ -22,11 +22,11 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
     let chunks = chosen(bucket, choice, asking)?;
     let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
     if !yes {
-        return Ok(Outcome { chunks: chunks.len() as u64, bytes });
+        return Ok(RmOutcome { chunks: chunks.len() as u64, bytes });
     }
     let batches = batches(&chunks, &pace);
     let gone = AtomicU64::new(0);
-    let remove = |batch: &&[Chunk]| {
+    let remove = |batch: &&[BucketChunk]| {
         let names: Vec<&str> = batch.iter().map(|chunk| chunk.name.as_str()).collect();
         let refused = bucket.runtime.block_on(bucket.client.delete_many(&names)).map_err(failed)?;
         let removed = (names.len() - refused.len()) as u64;
@@ -41,18 +41,18 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
         }
     };
     pace.each(&batches, |batch| batch.iter().map(|chunk| chunk.bytes).sum(), remove)?;
-    Ok(Outcome { chunks: gone.into_inner(), bytes })
+    Ok(RmOutcome { chunks: gone.into_inner(), bytes })
 }
 
 /// Chunks of one request each: as many as S3 takes, and with a limit no more than it allows in a
 /// second.
-fn batches<'a>(chunks: &'a [Chunk], pace: &Throughput) -> Vec<&'a [Chunk]> {
+fn batches<'a>(chunks: &'a [BucketChunk], pace: &Pace) -> Vec<&'a [BucketChunk]> {
     let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
     let mut batches = Vec::new();
     let mut rest = chunks;
     while !rest.is_empty() {
         let mut bytes = 0_u64;
-        let fits = |chunk: &&Chunk| {
+        let fits = |chunk: &&BucketChunk| {
             bytes = bytes.saturating_add(chunk.bytes);
             bytes <= bytes_max
         };
@@ -64,7 +64,7 @@ fn batches<'a>(chunks: &'a [Chunk], pace: &Throughput) -> Vec<&'a [Chunk]> {
     batches
 }
 
-fn chosen(bucket: &Bucket, choice: &Choice, asking: Asking) -> Result<Vec<Chunk>> {
+fn chosen(bucket: &Bucket, choice: &Choice, asking: Asking) -> Result<Vec<BucketChunk>> {
     let chunks = bucket.chunks();
     let mut chunks = chunks.with_context(|| {
         format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root)

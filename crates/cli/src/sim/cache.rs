@@ -9,7 +9,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// How a tier is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Tier {
+pub struct SimTier {
     /// How many blocks it holds.
     pub capacity: usize,
     /// When it is full, it goes down to this many.
@@ -44,7 +44,7 @@ impl Hits {
 
 struct Cache {
     policy: Box<dyn Policy>,
-    tier: Tier,
+    tier: SimTier,
     slot_of: Vec<u32>,
     block_of: Vec<u32>,
     vacant: Vec<u32>,
@@ -52,7 +52,7 @@ struct Cache {
 }
 
 /// Runs a trace through a tier that evicts by a policy of this kind.
-pub fn run(blocks: &Blocks, kind: PolicyKind, tier: Tier, hints: &Hints) -> Hits {
+pub fn run(blocks: &Blocks, kind: PolicyKind, tier: SimTier, hints: &Hints) -> Hits {
     let mut cache = Cache {
         policy: kind.build(),
         tier,

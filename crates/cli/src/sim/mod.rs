@@ -14,14 +14,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvtier::evict::PolicyKind;
 
 use self::blocks::Blocks;
-use self::cache::{Hits, Tier};
+use self::cache::{Hits, SimTier};
 use self::hints::{Given, Hints};
 use crate::BadInput;
 
 /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
 /// optimum.
 #[derive(clap::Args, Clone)]
-pub struct Args {
+pub struct SimArgs {
     /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard
     /// input.
     trace: PathBuf,
@@ -57,7 +57,7 @@ pub struct Args {
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Row {
+enum SimRow {
     Policy { kind: PolicyKind, chain_known: bool },
     Optimum,
 }
@@ -66,19 +66,19 @@ enum Row {
 const UNCHAINED: &str = "default-unchained";
 const OPTIMUM: &str = "optimum";
 
-impl Row {
+impl SimRow {
     fn name(self) -> &'static str {
         match self {
-            Row::Policy { kind: PolicyKind::Default, chain_known: false } => UNCHAINED,
-            Row::Policy { kind, .. } => kind.name(),
-            Row::Optimum => OPTIMUM,
+            SimRow::Policy { kind: PolicyKind::Default, chain_known: false } => UNCHAINED,
+            SimRow::Policy { kind, .. } => kind.name(),
+            SimRow::Optimum => OPTIMUM,
         }
     }
 }
 
 /// A cache size as it was asked for, and in blocks.
 #[derive(Clone, Debug)]
-struct Size {
+struct CacheSize {
     text: String,
     blocks: usize,
 }
@@ -86,13 +86,13 @@ struct Size {
 /// What one policy hit at one size.
 #[derive(Clone, Debug)]
 struct Cell {
-    row: Row,
-    size: Size,
+    row: SimRow,
+    size: CacheSize,
     hits: Hits,
 }
 
 /// Simulates and reports.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SimArgs) -> Result<()> {
     for (flag, share) in [("--mark", args.mark), ("--batch", args.batch)] {
         if !(share > 0.0 && share <= 1.0) {
             return Err(BadInput(format!(
@@ -137,7 +137,12 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Result<Vec<Cell>> {
+fn simulate(
+    args: &SimArgs,
+    blocks: &Blocks,
+    rows: &[SimRow],
+    sizes: &[CacheSize],
+) -> Result<Vec<Cell>> {
     let hints = Hints::new(blocks, args.hints, args.seed);
     let bar = ProgressBar::new((rows.len() * sizes.len()) as u64);
     bar.set_style(ProgressStyle::with_template(
@@ -151,10 +156,10 @@ fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Resul
             }
             bar.set_message(format!("{} at {}", row.name(), size.text));
             let hits = match *row {
-                Row::Optimum => optimum::run(blocks, size.blocks),
-                Row::Policy { kind, chain_known } => {
+                SimRow::Optimum => optimum::run(blocks, size.blocks),
+                SimRow::Policy { kind, chain_known } => {
                     let of = |share: f64| ((size.blocks as f64 * share) as usize).max(1);
-                    let tier = Tier {
+                    let tier = SimTier {
                         capacity: size.blocks,
                         mark: of(args.mark),
                         batch: of(args.batch),
@@ -171,30 +176,30 @@ fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Resul
     Ok(cells)
 }
 
-fn rows(text: &str) -> Result<Vec<Row>, BadInput> {
-    let unchained = Row::Policy { kind: PolicyKind::Default, chain_known: false };
+fn rows(text: &str) -> Result<Vec<SimRow>, BadInput> {
+    let unchained = SimRow::Policy { kind: PolicyKind::Default, chain_known: false };
     if text.eq_ignore_ascii_case("all") {
         let mut rows =
-            vec![Row::Policy { kind: PolicyKind::Default, chain_known: true }, unchained];
+            vec![SimRow::Policy { kind: PolicyKind::Default, chain_known: true }, unchained];
         let others = PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Default);
-        rows.extend(others.map(|kind| Row::Policy { kind, chain_known: true }));
-        rows.push(Row::Optimum);
+        rows.extend(others.map(|kind| SimRow::Policy { kind, chain_known: true }));
+        rows.push(SimRow::Optimum);
         return Ok(rows);
     }
     let row = |name: &str| match name.trim() {
         UNCHAINED => Ok(unchained),
-        OPTIMUM => Ok(Row::Optimum),
+        OPTIMUM => Ok(SimRow::Optimum),
         name => {
             let kind = name
                 .parse()
                 .map_err(|e| BadInput(format!("--policy: {e} {UNCHAINED} {OPTIMUM} all")))?;
-            Ok(Row::Policy { kind, chain_known: true })
+            Ok(SimRow::Policy { kind, chain_known: true })
         }
     };
     text.split(',').map(row).collect()
 }
 
-fn sizes(text: &str, distinct: usize) -> Result<Vec<Size>, BadInput> {
+fn sizes(text: &str, distinct: usize) -> Result<Vec<CacheSize>, BadInput> {
     let size = |text: &str| {
         let text = text.trim();
         let blocks = match text.strip_suffix('%') {
@@ -211,7 +216,7 @@ fn sizes(text: &str, distinct: usize) -> Result<Vec<Size>, BadInput> {
                 "--sizes {text:?} is no size of one block or more of {distinct}; write for example 5% or 4096"
             ))
         })?;
-        Ok(Size { text: text.into(), blocks })
+        Ok(CacheSize { text: text.into(), blocks })
     };
     text.split(',').map(size).collect()
 }
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn rows_and_sizes_are_read_as_asked() {
-        let names = |text| rows(text).unwrap().into_iter().map(Row::name).collect::<Vec<_>>();
+        let names = |text| rows(text).unwrap().into_iter().map(SimRow::name).collect::<Vec<_>>();
         assert_eq!(
             names("lru, optimum,default-unchained"),
             ["lru", "optimum", "default-unchained"]

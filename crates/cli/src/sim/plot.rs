@@ -180,14 +180,14 @@ fn spread<T, U, V>(names: &mut [(f64, T, U, V)]) {
 #[cfg(test)]
 mod tests {
     use super::super::cache::Hits;
-    use super::super::{Row, Size};
+    use super::super::{CacheSize, SimRow};
     use super::*;
 
     fn cell(kind: kvtier::evict::PolicyKind, text: &str, blocks: usize) -> Cell {
-        let row = Row::Policy { kind, chain_known: true };
+        let row = SimRow::Policy { kind, chain_known: true };
         Cell {
             row,
-            size: Size { text: text.into(), blocks },
+            size: CacheSize { text: text.into(), blocks },
             hits: Hits { asked: 100, prefix: 40, blocks: 50 },
         }
     }

@@ -5,8 +5,8 @@ use kvtier::mem::Lease;
 use kvtier::s3::Get;
 use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
 
-use super::report::{Damaged, Found};
-use crate::bucket::{Bucket, Chunk};
+use super::report::{Damaged, VerifyResults};
+use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 use crate::filter::Filter;
 use crate::parallel::ThroughputArgs;
@@ -24,10 +24,10 @@ pub fn verify(
     let pace = pace.checked(WORKERS)?;
     let mut chunks = bucket.chunks()?;
     chunks.retain(|chunk| filter.takes(&chunk.label));
-    let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });
-    let check = |chunk: &Chunk| {
+    let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
+    let check = |chunk: &BucketChunk| {
         let one = one(bucket, chunk)?;
-        let mut found = Found::lock(&found);
+        let mut found = VerifyResults::lock(&found);
         match one {
             None => found.gone += 1,
             Some(Ok(())) => {}
@@ -45,19 +45,19 @@ pub fn verify(
     };
     pace.each(&chunks, |chunk| chunk.bytes, check)?;
     let next = "; loads of the damaged are misses, and the next save writes over them";
-    Found::finished(found).print(as_json, None, next)
+    VerifyResults::finished(found).print(as_json, None, next)
 }
 
-fn is_own(bucket: &Bucket, chunk: &Chunk) -> bool {
+fn is_own(bucket: &Bucket, chunk: &BucketChunk) -> bool {
     inspect::layout_of(rest(bucket, chunk)) == Some(Layout::Kvtier)
 }
 
-fn rest<'a>(bucket: &Bucket, chunk: &'a Chunk) -> &'a str {
+fn rest<'a>(bucket: &Bucket, chunk: &'a BucketChunk) -> &'a str {
     chunk.name.strip_prefix(&bucket.root).unwrap_or(&chunk.name)
 }
 
 /// One chunk; `None` where it is gone meanwhile.
-fn one(bucket: &Bucket, chunk: &Chunk) -> Result<Option<Result<(), Damage>>> {
+fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>>> {
     let len = usize::try_from(chunk.bytes)?;
     if len == 0 {
         return Ok(Some(Err(Damage::Length)));

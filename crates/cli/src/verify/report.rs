@@ -19,7 +19,7 @@ pub struct Damaged {
 
 /// What reading the chunks has shown.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct VerifyResults {
     /// Chunks that were to be read.
     pub chunks: usize,
     /// The damaged.
@@ -30,14 +30,14 @@ pub struct Found {
     pub unverified: u64,
 }
 
-impl Found {
+impl VerifyResults {
     /// For several threads.
-    pub fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
+    pub fn lock(found: &Mutex<VerifyResults>) -> MutexGuard<'_, VerifyResults> {
         found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// In order of names, when all threads have ended.
-    pub fn finished(found: Mutex<Found>) -> Self {
+    pub fn finished(found: Mutex<VerifyResults>) -> Self {
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         found.damaged.sort_unstable();
         found
@@ -46,7 +46,7 @@ impl Found {
     /// Prints it. `quarantined`: whether the damaged were moved; `None` where there is no such
     /// choice. `next` says what becomes of them. Answers whether none is damaged.
     pub fn print(&self, as_json: bool, quarantined: Option<bool>, next: &str) -> Result<bool> {
-        let Found { chunks, damaged, gone, unverified } = self;
+        let VerifyResults { chunks, damaged, gone, unverified } = self;
         if as_json {
             let object = |one: &Damaged| json!({ "key": one.label, "bytes": one.bytes, "damage": one.damage });
             let list: Vec<_> = damaged.iter().map(object).collect();

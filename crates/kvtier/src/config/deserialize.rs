@@ -27,22 +27,22 @@ pub(super) fn quotas<'de, D: Deserializer<'de>>(from: D) -> Result<Quotas, D::Er
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Marks {
+enum CompatMarks {
     Usual(bool),
-    Given(Shares),
+    Given(EvictionShares),
 }
 
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Shares {
+struct EvictionShares {
     watermark: f64,
     ratio: f64,
 }
 
-impl Default for Shares {
+impl Default for EvictionShares {
     fn default() -> Self {
         let LmcacheEviction { watermark, ratio, .. } = LmcacheEviction::new();
-        Shares { watermark, ratio }
+        EvictionShares { watermark, ratio }
     }
 }
 
@@ -52,11 +52,12 @@ pub(super) fn compat<'de, D: Deserializer<'de>>(
 ) -> Result<Option<LmcacheEviction>, D::Error> {
     let wrong =
         || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
-    let Shares { watermark, ratio } = match Marks::deserialize(from).map_err(|_| wrong())? {
-        Marks::Usual(false) => return Ok(None),
-        Marks::Usual(true) => Shares::default(),
-        Marks::Given(shares) => shares,
-    };
+    let EvictionShares { watermark, ratio } =
+        match CompatMarks::deserialize(from).map_err(|_| wrong())? {
+            CompatMarks::Usual(false) => return Ok(None),
+            CompatMarks::Usual(true) => EvictionShares::default(),
+            CompatMarks::Given(shares) => shares,
+        };
     let fits = |share: f64| (0.0..=1.0).contains(&share);
     (fits(watermark) && fits(ratio))
         .then_some(Some(LmcacheEviction::new().with(watermark, ratio)))

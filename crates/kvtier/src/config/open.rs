@@ -7,7 +7,7 @@ use kvtier_core::{Error, ErrorKind, Tier};
 use super::open_tiers::OpenTiers;
 use super::{Config, TierSpec};
 use crate::metrics::{Metered, MonitoredTier};
-use crate::{HostConfig, HostTier, Rule, Stack, StackConfig};
+use crate::{HostConfig, HostTier, Stack, StackConfig, TierRule};
 
 impl Config {
     /// Opens the tiers.
@@ -39,7 +39,7 @@ impl Config {
                     "a configuration without a tier; add one",
                 ));
             }
-            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => {
+            [one] if self.rule(0) == TierRule::new() && self.computed_bytes_per_s.is_none() => {
                 Arc::clone(one)
             }
             many => {
@@ -62,7 +62,7 @@ impl Config {
         })
     }
 
-    pub(super) fn rule(&self, at: usize) -> Rule {
+    pub(super) fn rule(&self, at: usize) -> TierRule {
         self.rules.get(at).copied().unwrap_or_default()
     }
 

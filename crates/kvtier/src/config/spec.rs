@@ -16,7 +16,7 @@ use super::native;
 use super::s3::S3Spec;
 #[cfg(feature = "file")]
 use super::{Capacity, FileSpec};
-use crate::Rule;
+use crate::TierRule;
 use crate::metrics::Prices;
 
 /// A checked configuration.
@@ -28,7 +28,7 @@ pub struct Config {
     /// The stack's name in errors and reports; the default is `stack`.
     pub name: Option<String>,
     /// The rules of the tiers; the default for tiers without one.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<TierRule>,
     /// The most bytes that wait to be written to lower tiers; the default is 256 MiB.
     pub dirty_bytes_max: Option<u64>,
     /// How many bytes of KV cache the engine computes in a second, if loads that take longer are
@@ -140,7 +140,7 @@ impl Config {
     /// Adds the tiers of another configuration below the others, as a list of its own. Settings of the
     /// stack that both contain are taken from this one.
     pub(super) fn append(&mut self, below: Config) {
-        self.rules.resize(self.tiers.len(), Rule::new());
+        self.rules.resize(self.tiers.len(), TierRule::new());
         self.rules.extend(below.rules);
         if self.lists.is_empty() {
             self.lists.push(TierList::default());

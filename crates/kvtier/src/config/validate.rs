@@ -10,7 +10,7 @@ use super::{Config, TierSpec};
 /// What a tier keeps its chunks on, to find two that share it.
 // A build without some of the tiers has none of their media.
 #[cfg_attr(not(all(feature = "file", feature = "s3")), allow(dead_code))]
-enum Medium {
+enum TierMedium {
     Directory(PathBuf),
     #[cfg(feature = "s3")]
     Bucket {
@@ -19,14 +19,14 @@ enum Medium {
     },
 }
 
-impl Medium {
-    fn is_same(&self, other: &Medium) -> bool {
+impl TierMedium {
+    fn is_same(&self, other: &TierMedium) -> bool {
         match (self, other) {
-            (Medium::Directory(one), Medium::Directory(other)) => one == other,
+            (TierMedium::Directory(one), TierMedium::Directory(other)) => one == other,
             #[cfg(feature = "s3")]
             (
-                Medium::Bucket { endpoint, prefix },
-                Medium::Bucket { endpoint: other, prefix: other_prefix },
+                TierMedium::Bucket { endpoint, prefix },
+                TierMedium::Bucket { endpoint: other, prefix: other_prefix },
             ) => endpoint.is_same_bucket(other) && prefix == other_prefix,
             #[cfg(feature = "s3")]
             _ => false,
@@ -63,11 +63,11 @@ impl Config {
                 .position(|other| self::medium(other).is_some_and(|other| other.is_same(&medium)));
             if let Some(other) = shared {
                 let what = match medium {
-                    Medium::Directory(path) => {
+                    TierMedium::Directory(path) => {
                         format!("the directory {}; give each its own", path.display())
                     }
                     #[cfg(feature = "s3")]
-                    Medium::Bucket { endpoint, prefix } => {
+                    TierMedium::Bucket { endpoint, prefix } => {
                         format!("the bucket {endpoint}/{prefix}; give each its own prefix")
                     }
                 };
@@ -100,18 +100,18 @@ impl Config {
     }
 }
 
-fn medium(tier: &TierSpec) -> Option<Medium> {
+fn medium(tier: &TierSpec) -> Option<TierMedium> {
     match tier {
         TierSpec::Host { .. } => None,
         #[cfg(feature = "file")]
-        TierSpec::File(spec) => Some(Medium::Directory(real(&spec.path))),
+        TierSpec::File(spec) => Some(TierMedium::Directory(real(&spec.path))),
         #[cfg(feature = "gds")]
-        TierSpec::Gds(spec) => Some(Medium::Directory(real(&spec.file.path))),
+        TierSpec::Gds(spec) => Some(TierMedium::Directory(real(&spec.file.path))),
         // A bucket that does not resolve is an error of its own.
         #[cfg(feature = "s3")]
         TierSpec::S3(spec) => {
             let endpoint = spec.resolve().ok()?;
-            Some(Medium::Bucket { endpoint, prefix: spec.prefix.trim_matches('/').to_owned() })
+            Some(TierMedium::Bucket { endpoint, prefix: spec.prefix.trim_matches('/').to_owned() })
         }
     }
 }

@@ -14,7 +14,7 @@ use kvtier_index::{
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
 
-use super::tenant_names::Tenants;
+use super::tenant_names::TenantNames;
 
 /// A chunk is charged in whole pages.
 pub const PAGE: u64 = 4096;
@@ -28,10 +28,10 @@ pub struct Evicted {
 
 /// The index and the bytes of its chunks.
 #[derive(Debug)]
-pub struct Chunks {
+pub struct HostChunks {
     pub index: Index,
     bytes: HashMap<Digest, StoredChunk>,
-    tenants: Tenants,
+    tenants: TenantNames,
     /// Get an event for each chunk stored, touched or gone.
     listeners: Arc<Listeners>,
 }
@@ -44,9 +44,9 @@ pub struct StoredChunk {
     pub sums: BlockSums,
 }
 
-impl Chunks {
+impl HostChunks {
     pub fn new(index: Index, listeners: Arc<Listeners>) -> Self {
-        Chunks { index, bytes: HashMap::new(), tenants: Tenants::default(), listeners }
+        HostChunks { index, bytes: HashMap::new(), tenants: TenantNames::default(), listeners }
     }
 
     /// Sets the quotas of tenants.

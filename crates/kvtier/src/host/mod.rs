@@ -19,7 +19,7 @@ use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::metrics::HostCounters;
-use chunks::{Chunks, Evicted};
+use chunks::{Evicted, HostChunks};
 pub use config::HostConfig;
 
 /// Bytes of the arena beyond the cap and a sixteenth of it: for chunks that are read while they are
@@ -35,7 +35,7 @@ pub struct HostTier {
     caps: Caps,
     arena: Arena,
     /// Shared with the answers of lookups, whose holds end with them.
-    chunks: Arc<Mutex<Chunks>>,
+    chunks: Arc<Mutex<HostChunks>>,
     closed: AtomicBool,
     clock: Clock,
     began: Instant,
@@ -62,7 +62,7 @@ impl HostTier {
         let index = Index::new(limits, policy)
             .map_err(|e| invalid("the size or high mark is out of range").with_source(e))?;
         let listeners = Arc::<Listeners>::default();
-        let mut chunks = Chunks::new(index, Arc::clone(&listeners));
+        let mut chunks = HostChunks::new(index, Arc::clone(&listeners));
         chunks.limit(&config.quotas);
         config
             .compat
@@ -103,7 +103,7 @@ impl HostTier {
         &self.arena
     }
 
-    fn chunks(&self) -> MutexGuard<'_, Chunks> {
+    fn chunks(&self) -> MutexGuard<'_, HostChunks> {
         lock(&self.chunks)
     }
 
@@ -176,11 +176,11 @@ impl HostTier {
     }
 }
 
-fn lock(chunks: &Mutex<Chunks>) -> MutexGuard<'_, Chunks> {
+fn lock(chunks: &Mutex<HostChunks>) -> MutexGuard<'_, HostChunks> {
     chunks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn release_hold(chunks: &Mutex<Chunks>, hold: HoldId) {
+fn release_hold(chunks: &Mutex<HostChunks>, hold: HoldId) {
     lock(chunks).index.release(kvtier_index::IndexHoldId::from_u64(hold.0));
 }
 

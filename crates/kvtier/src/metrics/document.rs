@@ -35,7 +35,7 @@ metrics. This page is generated from `crates/kvtier/src/metrics` by its test; ch
 Four ways to read them:
 
 - `kvtier replay --metrics 127.0.0.1:9464` serves them at `/metrics` while it runs.
-- `kvtier::metrics::Server` does so in any program, and `kvtier::metrics::record` passes them to the `metrics` facade (feature `metrics`).
+- `kvtier::metrics::MetricsServer` does so in any program, and `kvtier::metrics::record` passes them to the `metrics` facade (feature `metrics`).
 - In Python `metrics=\"127.0.0.1:9464\"` beside `tiers` serves them.
 - In Python `Store.status().tiers` returns them tier by tier.
 

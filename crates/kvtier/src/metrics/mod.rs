@@ -18,6 +18,6 @@ pub use prices::Prices;
 pub use prometheus::{Sample, prometheus, prometheus_name, samples, tenant_label};
 #[cfg(feature = "metrics")]
 pub use recorder::record;
-pub use server::Server;
+pub use server::MetricsServer;
 pub(crate) use table::{HostCounters, StackCounters};
 pub use table::{Metric, Stability, Unit, all};

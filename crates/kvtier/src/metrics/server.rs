@@ -22,16 +22,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// ```
 /// # #[cfg(feature = "config")] {
 /// use kvtier::config::Config;
-/// use kvtier::metrics::Server;
+/// use kvtier::metrics::MetricsServer;
 ///
 /// let stack = Config::new().with_host(16 << 20).open()?;
-/// let server = Server::start("127.0.0.1:0", stack.monitored().to_vec())?;
+/// let server = MetricsServer::start("127.0.0.1:0", stack.monitored().to_vec())?;
 /// println!("http://{}/metrics", server.address());
 /// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Server {
+pub struct MetricsServer {
     address: SocketAddr,
     now: Arc<Now>,
     thread: Option<JoinHandle<()>>,
@@ -60,7 +60,7 @@ impl Now {
     }
 }
 
-impl Server {
+impl MetricsServer {
     /// Listens at `address` (port 0: any free port) and serves the metrics of these tiers.
     pub fn start(address: impl ToSocketAddrs, tiers: Vec<MonitoredTier>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
@@ -78,7 +78,7 @@ impl Server {
             }
         };
         let thread = std::thread::Builder::new().name("kvtier-metrics".into()).spawn(serve)?;
-        Ok(Server { address, now, thread: Some(thread) })
+        Ok(MetricsServer { address, now, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.now.is_over.store(true, Ordering::Release);
         // A slow client is disconnected.

@@ -4,18 +4,18 @@ use std::time::Duration;
 use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
 use super::placement::LEVELS_MAX;
-use super::rules::{Rule, Write};
+use super::rules::{TierRule, Write};
 
 /// The settings of a stack: its tiers, fastest first, and their rules.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace, Rule, Stack, StackConfig, Write};
+/// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace, Stack, StackConfig, TierRule, Write};
 ///
 /// let memory = Arc::new(HostTier::open(HostConfig::new(1 << 20))?);
 /// let below = Arc::new(HostTier::open(HostConfig::new(16 << 20).with_name("below"))?);
 /// // Chunks reach the lower tier only when memory evicts them.
-/// let spill = Rule::new().with_write(Write::Spill);
+/// let spill = TierRule::new().with_write(Write::Spill);
 /// let stack = Stack::open(StackConfig::new("stack").with(memory).with_rule(below, spill))?;
 ///
 /// let ns = Namespace::from_name("model");
@@ -31,7 +31,7 @@ pub struct StackConfig {
     /// The stack's name in errors and reports.
     pub name: String,
     /// The tiers and their rules, the fastest first.
-    pub levels: Vec<(Arc<dyn Tier>, Rule)>,
+    pub levels: Vec<(Arc<dyn Tier>, TierRule)>,
     /// The most bytes that wait to be written to lower tiers. A save that would exceed it waits for
     /// the tier; an evicted chunk that would exceed it is dropped.
     pub dirty_bytes_max: u64,
@@ -60,13 +60,13 @@ impl StackConfig {
         }
     }
 
-    /// Adds a tier below the others, with the default [`Rule`].
+    /// Adds a tier below the others, with the default [`TierRule`].
     pub fn with(self, tier: Arc<dyn Tier>) -> Self {
-        self.with_rule(tier, Rule::new())
+        self.with_rule(tier, TierRule::new())
     }
 
     /// Adds a tier below the others, with this rule.
-    pub fn with_rule(mut self, tier: Arc<dyn Tier>, rule: Rule) -> Self {
+    pub fn with_rule(mut self, tier: Arc<dyn Tier>, rule: TierRule) -> Self {
         self.levels.push((tier, rule));
         self
     }

@@ -29,12 +29,12 @@ pub struct Spawner(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<RunQueue>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct RunQueue {
     ready: VecDeque<Arc<Task>>,
     open: usize,
     closed: bool,
@@ -82,7 +82,7 @@ impl Spawner {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, RunQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -19,7 +19,7 @@ pub type Parts = Vec<(usize, HoldId)>;
 /// The holds of a stack. Each stands for one hold in every tier that has some of the chunks. The
 /// tiers expire their holds themselves; this map only names them.
 #[derive(Debug, Default)]
-pub struct Holds {
+pub struct StackHolds {
     clock: Clock,
     state: Mutex<State>,
 }
@@ -70,10 +70,10 @@ pub enum Rest {
     Nothing(Parts),
 }
 
-impl Holds {
+impl StackHolds {
     /// No holds, on this clock.
     pub fn new(clock: Clock) -> Self {
-        Holds { clock, state: Mutex::default() }
+        StackHolds { clock, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_hold_is_taken_once_and_expired_ones_are_purged() {
         let time = ManualClock::new();
-        let holds = Holds::new(time.clock());
+        let holds = StackHolds::new(time.clock());
         let keep = |parts, ttl| holds.keep(parts, vec![Digest([1; 32])], ttl);
         let id = keep(vec![(0, HoldId(7))], Duration::MAX).unwrap();
         assert_eq!(holds.take(id), [(0, HoldId(7))]);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_hold_ends_with_its_last_key() {
-        let holds = Holds::default();
+        let holds = StackHolds::default();
         let [a, b, c] = [1, 2, 3].map(|n| Digest([n; 32]));
         let parts = || vec![(0, HoldId(7)), (1, HoldId(8))];
         let id = holds.keep(parts(), vec![a, b, a], Duration::MAX).unwrap();

@@ -17,7 +17,7 @@ use kvtier_core::{
 use kvtier_mem::{Lease, View};
 
 use super::merge::LoadMerge;
-use super::placement::{self, Tiers};
+use super::placement::{self, TierSet};
 use super::single_flight::Flight;
 use super::{Admitted, Inner, add};
 
@@ -185,11 +185,11 @@ impl LoadBatch<'_> {
             if found.may_promote {
                 placement::promote_to(&stack.rules, from, hits)
             } else {
-                Tiers::default()
+                TierSet::default()
             }
         };
-        let wanted: Vec<Tiers> = ops.iter().map(to).collect();
-        let all = wanted.iter().fold(Tiers::default(), |all, tiers| all.and(*tiers));
+        let wanted: Vec<TierSet> = ops.iter().map(to).collect();
+        let all = wanted.iter().fold(TierSet::default(), |all, tiers| all.and(*tiers));
         if all.is_empty() {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
             return ops.into_iter().map(|found| found.op).collect();

@@ -46,9 +46,9 @@ pub use config::StackConfig;
 use dirty_bytes::DirtyBytes;
 use executor::{Executor, Spawner};
 use hit_counter::HitCounter;
-use holds::{Holds, Rest};
+use holds::{Rest, StackHolds};
 use latency_model::LatencyModel;
-pub use rules::{Admit, Rule, Write};
+pub use rules::{Admit, TierRule, Write};
 use single_flight::SingleFlight;
 use write_back::Spiller;
 
@@ -93,7 +93,7 @@ pub struct Stack {
 struct Inner {
     tiers: Vec<Arc<dyn Tier>>,
     /// One for each tier, like `latencies`.
-    rules: Vec<Rule>,
+    rules: Vec<TierRule>,
     latencies: Vec<LatencyModel>,
     computed_per_s: Option<f64>,
     dirty: Arc<DirtyBytes>,
@@ -103,7 +103,7 @@ struct Inner {
     hit_counter: HitCounter,
     spawner: Spawner,
     flights: SingleFlight,
-    holds: Holds,
+    holds: StackHolds,
     time: Clock,
     counters: StackCounters,
 }
@@ -132,7 +132,7 @@ impl Stack {
             computed_bytes_per_s,
             clock,
         } = config;
-        let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<Rule>) = levels.into_iter().unzip();
+        let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<TierRule>) = levels.into_iter().unzip();
         let name = name.as_str();
         let thread =
             |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
@@ -152,7 +152,7 @@ impl Stack {
             hit_counter: HitCounter::default(),
             spawner: executor.spawner().clone(),
             flights: SingleFlight::default(),
-            holds: Holds::new(clock.clone()),
+            holds: StackHolds::new(clock.clone()),
             time: clock.clone(),
             counters: StackCounters::default(),
         });

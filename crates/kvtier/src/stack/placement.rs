@@ -1,27 +1,27 @@
 //! Decides, without I/O, which tiers get a chunk that is saved or found.
 
-use super::rules::{Admit, Rule, Write};
+use super::rules::{Admit, TierRule, Write};
 
 /// The most tiers of a stack.
 pub const LEVELS_MAX: usize = 16;
 
 /// A set of tiers of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Tiers(u16);
+pub struct TierSet(u16);
 
-impl Tiers {
+impl TierSet {
     /// Those for which `is_one` holds.
-    pub fn of(rules: &[Rule], is_one: impl Fn(usize, &Rule) -> bool) -> Self {
+    pub fn of(rules: &[TierRule], is_one: impl Fn(usize, &TierRule) -> bool) -> Self {
         let bits = rules
             .iter()
             .enumerate()
             .filter(|(at, rule)| is_one(*at, rule))
             .map(|(at, _)| 1u16 << at);
-        Tiers(bits.fold(0, |all, bit| all | bit))
+        TierSet(bits.fold(0, |all, bit| all | bit))
     }
 
     pub fn only(at: usize) -> Self {
-        Tiers(1 << at)
+        TierSet(1 << at)
     }
 
     pub fn is_empty(self) -> bool {
@@ -32,12 +32,12 @@ impl Tiers {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }
 
-    pub fn and(self, other: Tiers) -> Self {
-        Tiers(self.0 | other.0)
+    pub fn and(self, other: TierSet) -> Self {
+        TierSet(self.0 | other.0)
     }
 
-    pub fn without(self, other: Tiers) -> Self {
-        Tiers(self.0 & !other.0)
+    pub fn without(self, other: TierSet) -> Self {
+        TierSet(self.0 & !other.0)
     }
 
     /// The fastest first.
@@ -48,8 +48,8 @@ impl Tiers {
 
 /// The tiers to which a chunk found in tier `at` is promoted, if it was found below them `hits`
 /// times, this one included.
-pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
-    Tiers::of(&rules[..at], |_, rule| match rule.admit {
+pub fn promote_to(rules: &[TierRule], at: usize, hits: u8) -> TierSet {
+    TierSet::of(&rules[..at], |_, rule| match rule.admit {
         Admit::Policy => true,
         Admit::AfterHits(needed) => hits >= needed,
         Admit::Never => false,
@@ -57,19 +57,19 @@ pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
 }
 
 /// Whether the number of hits of a chunk in tier `at` affects its promotion.
-pub fn counts_hits(rules: &[Rule], at: usize) -> bool {
+pub fn counts_hits(rules: &[TierRule], at: usize) -> bool {
     rules[..at].iter().any(|rule| matches!(rule.admit, Admit::AfterHits(_)))
 }
 
 /// The tier that gets the chunks which tier `from` evicts.
-pub fn spill_below(rules: &[Rule], from: usize) -> Option<usize> {
+pub fn spill_below(rules: &[TierRule], from: usize) -> Option<usize> {
     let below = from + 1;
     rules.get(below).filter(|rule| rule.write == Write::Spill).map(|_| below)
 }
 
 /// The first of the tiers that together hold every chunk: the last tier, and those above it whose
 /// evicted chunks reach it.
-pub fn floor(rules: &[Rule]) -> usize {
+pub fn floor(rules: &[TierRule]) -> usize {
     rules.iter().rposition(|rule| rule.write != Write::Spill).unwrap_or(0)
 }
 
@@ -77,10 +77,10 @@ pub fn floor(rules: &[Rule]) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SaveStep {
     /// Save to these tiers at once, and report [which accepted it](SavePlan::kept_by).
-    Wait(Tiers),
+    Wait(TierSet),
     /// Answer the caller, and write to these tiers in the background, from tier `from`. If that is
     /// impossible, [wait for them](SavePlan::cannot_defer).
-    Later { tiers: Tiers, from: usize },
+    Later { tiers: TierSet, from: usize },
     /// Answer the caller.
     Done,
 }
@@ -89,9 +89,9 @@ pub enum SaveStep {
 #[derive(Clone, Copy, Debug)]
 pub struct SavePlan {
     /// The tiers to which it was offered.
-    offered: Tiers,
-    kept: Tiers,
-    left: Tiers,
+    offered: TierSet,
+    kept: TierSet,
+    left: TierSet,
     begun: bool,
     may_defer: bool,
 }
@@ -99,28 +99,28 @@ pub struct SavePlan {
 impl SavePlan {
     pub fn new() -> Self {
         SavePlan {
-            offered: Tiers::default(),
-            kept: Tiers::default(),
-            left: Tiers::default(),
+            offered: TierSet::default(),
+            kept: TierSet::default(),
+            left: TierSet::default(),
             begun: false,
             may_defer: true,
         }
     }
 
     /// The next step. [`SaveStep::Later`] is returned once; after it the plan is done.
-    pub fn next(&mut self, rules: &[Rule]) -> SaveStep {
+    pub fn next(&mut self, rules: &[TierRule]) -> SaveStep {
         if !self.begun {
             self.begun = true;
-            self.left = Tiers::of(rules, |_, rule| rule.write != Write::Through);
-            return self.wait(Tiers::of(rules, |_, rule| rule.write == Write::Through));
+            self.left = TierSet::of(rules, |_, rule| rule.write != Write::Through);
+            return self.wait(TierSet::of(rules, |_, rule| rule.write == Write::Through));
         }
         let Some(from) = self.kept.first() else {
             // No tier above accepted it: any tier below that does is better than none.
-            return self.left.first().map_or(SaveStep::Done, |at| self.wait(Tiers::only(at)));
+            return self.left.first().map_or(SaveStep::Done, |at| self.wait(TierSet::only(at)));
         };
-        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from)
+        let back = TierSet::of(rules, |at, rule| rule.write == Write::Back && at > from)
             .without(self.offered);
-        self.left = Tiers::default();
+        self.left = TierSet::default();
         match (back.is_empty(), self.may_defer) {
             (true, _) => SaveStep::Done,
             (false, false) => self.wait(back),
@@ -132,18 +132,18 @@ impl SavePlan {
     }
 
     /// Records which of the tiers accepted it.
-    pub fn kept_by(&mut self, kept: Tiers) {
+    pub fn kept_by(&mut self, kept: TierSet) {
         self.kept = self.kept.and(kept);
     }
 
     /// Records that write-back is impossible: no tier above can return the chunk, or the write-back
     /// queue is full.
-    pub fn cannot_defer(&mut self, tiers: Tiers) {
+    pub fn cannot_defer(&mut self, tiers: TierSet) {
         self.offered = self.offered.without(tiers);
         self.may_defer = false;
     }
 
-    fn wait(&mut self, tiers: Tiers) -> SaveStep {
+    fn wait(&mut self, tiers: TierSet) -> SaveStep {
         self.offered = self.offered.and(tiers);
         self.left = self.left.without(tiers);
         SaveStep::Wait(tiers)
@@ -157,16 +157,16 @@ mod tests {
     const WRITES: [Write; 3] = [Write::Through, Write::Back, Write::Spill];
 
     /// Every stack of up to four tiers whose first is written through.
-    fn all_rules() -> Vec<Vec<Rule>> {
-        let mut all = vec![vec![Rule::new()]];
+    fn all_rules() -> Vec<Vec<TierRule>> {
+        let mut all = vec![vec![TierRule::new()]];
         for at in 0.. {
-            let Some(rules) = all.get(at).filter(|rules: &&Vec<Rule>| rules.len() < 4).cloned()
+            let Some(rules) = all.get(at).filter(|rules: &&Vec<TierRule>| rules.len() < 4).cloned()
             else {
                 break;
             };
             for write in WRITES {
                 let mut longer = rules.clone();
-                longer.push(Rule::new().with_write(write));
+                longer.push(TierRule::new().with_write(write));
                 all.push(longer);
             }
         }
@@ -177,20 +177,20 @@ mod tests {
     /// write-back tiers below the first such tier get it later, or at once if nothing may be
     /// deferred. If none does, the other tiers are offered it in turn until one accepts it, and the
     /// write-back tiers below that one follow.
-    fn model(rules: &[Rule], takers: Tiers, may_defer: bool) -> (Tiers, Tiers) {
+    fn model(rules: &[TierRule], takers: TierSet, may_defer: bool) -> (TierSet, TierSet) {
         let takes = |at: usize| takers.iter().any(|taker| taker == at);
-        let mut waited = Tiers::of(rules, |_, rule| rule.write == Write::Through);
+        let mut waited = TierSet::of(rules, |_, rule| rule.write == Write::Through);
         let mut from = waited.iter().find(|at| takes(*at));
         for (at, rule) in rules.iter().enumerate() {
             if from.is_none() && rule.write != Write::Through {
-                waited = waited.and(Tiers::only(at));
+                waited = waited.and(TierSet::only(at));
                 from = takes(at).then_some(at);
             }
         }
-        let Some(from) = from else { return (waited, Tiers::default()) };
+        let Some(from) = from else { return (waited, TierSet::default()) };
         let back =
-            Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
-        if may_defer { (waited, back) } else { (waited.and(back), Tiers::default()) }
+            TierSet::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
+        if may_defer { (waited, back) } else { (waited.and(back), TierSet::default()) }
     }
 
     #[test]
@@ -198,11 +198,11 @@ mod tests {
         let mut cases = 0;
         for rules in all_rules() {
             for (takers, may_defer) in (0..1u16 << rules.len())
-                .flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
+                .flat_map(|bits| [(TierSet(bits), true), (TierSet(bits), false)])
             {
                 let mut plan = SavePlan::new();
-                let mut waited = Tiers::default();
-                let mut later = Tiers::default();
+                let mut waited = TierSet::default();
+                let mut later = TierSet::default();
                 for step in 0.. {
                     assert!(step < 20, "the plan does not end");
                     match plan.next(&rules) {
@@ -212,7 +212,7 @@ mod tests {
                                 "offered twice"
                             );
                             waited = waited.and(tiers);
-                            plan.kept_by(Tiers(tiers.0 & takers.0));
+                            plan.kept_by(TierSet(tiers.0 & takers.0));
                         }
                         SaveStep::Later { tiers, from } => {
                             assert!(
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn chunks_are_promoted_as_the_rules_say() {
         let rules = [Admit::Policy, Admit::AfterHits(2), Admit::Never, Admit::Policy]
-            .map(|a| Rule::new().with_admit(a));
+            .map(|a| TierRule::new().with_admit(a));
         let to = |at, hits| promote_to(&rules, at, hits).iter().collect::<Vec<_>>();
         assert_eq!(
             (to(3, 1), to(3, 2), to(1, 1), to(0, 9)),
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn victims_go_to_the_next_tier_if_its_rule_is_spill() {
-        let rules = WRITES.map(|write| Rule::new().with_write(write));
+        let rules = WRITES.map(|write| TierRule::new().with_write(write));
         assert_eq!([0, 1, 2].map(|at| spill_below(&rules, at)), [None, Some(2), None]);
         assert_eq!(
             [1, 2, 3].map(|n| floor(&rules[..n])),

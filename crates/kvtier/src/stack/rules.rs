@@ -32,7 +32,7 @@ pub enum Admit {
 /// The rules for one tier of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Rule {
+pub struct TierRule {
     /// How saves reach it.
     pub write: Write,
     /// Which chunks found below are promoted to it.
@@ -41,10 +41,10 @@ pub struct Rule {
     pub deadline: Option<Duration>,
 }
 
-impl Rule {
+impl TierRule {
     /// Write-through, every chunk promoted, no deadline of its own.
     pub fn new() -> Self {
-        Rule::default()
+        TierRule::default()
     }
 
     /// Sets how saves reach the tier.

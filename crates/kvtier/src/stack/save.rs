@@ -9,12 +9,12 @@ use kvtier_core::{
 };
 
 use super::merge::better;
-use super::placement::{SavePlan, SaveStep, Tiers};
-use super::write_back::{Batch, WriteBack, run_write_back};
+use super::placement::{SavePlan, SaveStep, TierSet};
+use super::write_back::{WriteBack, WriteBackBatch, run_write_back};
 use super::{Admitted, Inner, add};
 
 /// A save that is not answered yet.
-struct PendingSave {
+struct StackSave {
     /// Its index in the batch.
     at: usize,
     op: Save,
@@ -25,11 +25,11 @@ struct PendingSave {
 
 /// Saves a batch.
 pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>) {
-    let batch = Batch::new(ctx, admitted.keys);
+    let batch = WriteBackBatch::new(ctx, admitted.keys);
     let mut open = Vec::with_capacity(admitted.ops.len());
     for (at, op, slot) in admitted.ops {
         match slot.is_over() {
-            None => open.push(PendingSave { at, op, slot, plan: SavePlan::new(), best: None }),
+            None => open.push(StackSave { at, op, slot, plan: SavePlan::new(), best: None }),
             Some(kind) => {
                 let error = Error::new(kind, "the save ended before it began").with_op("save");
                 let error = error.with_key(*op.key.digest());
@@ -39,7 +39,7 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
     }
     let mut deferred = Vec::new();
     while !open.is_empty() {
-        let mut waited: BTreeMap<Tiers, Vec<PendingSave>> = BTreeMap::new();
+        let mut waited: BTreeMap<TierSet, Vec<StackSave>> = BTreeMap::new();
         for mut saving in open {
             match next(stack, &mut saving, &mut deferred) {
                 Some(tiers) => waited.entry(tiers).or_default().push(saving),
@@ -59,7 +59,7 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
 }
 
 /// The tiers that a save waits for next; `None` if it can be answered.
-fn next(stack: &Inner, saving: &mut PendingSave, deferred: &mut Vec<WriteBack>) -> Option<Tiers> {
+fn next(stack: &Inner, saving: &mut StackSave, deferred: &mut Vec<WriteBack>) -> Option<TierSet> {
     loop {
         match saving.plan.next(&stack.rules) {
             SaveStep::Wait(tiers) => return Some(tiers),
@@ -78,10 +78,10 @@ fn next(stack: &Inner, saving: &mut PendingSave, deferred: &mut Vec<WriteBack>) 
 /// Saves chunks to some tiers at once, and records each tier's answer.
 async fn save_to(
     stack: &Inner,
-    batch: &Batch,
-    tiers: Tiers,
-    mut some: Vec<PendingSave>,
-) -> Vec<PendingSave> {
+    batch: &WriteBackBatch,
+    tiers: TierSet,
+    mut some: Vec<StackSave>,
+) -> Vec<StackSave> {
     let ctx = batch.part(&some.iter().map(|saving| saving.at).collect::<Vec<_>>());
     let copies =
         || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
@@ -93,7 +93,7 @@ async fn save_to(
         for (saving, answer) in some.iter_mut().zip(answers) {
             add(&stack.counters.tier_errors, u64::from(answer.is_err()));
             if matches!(answer, Ok(Saved::Stored | Saved::Present)) {
-                saving.plan.kept_by(Tiers::only(at));
+                saving.plan.kept_by(TierSet::only(at));
             }
             saving.best = Some(match saving.best.take() {
                 Some(before) => better(before, answer),
@@ -134,8 +134,8 @@ impl Inner {
     /// is under way already, the outer one that it is impossible.
     fn write_back(
         &self,
-        saving: &PendingSave,
-        tiers: Tiers,
+        saving: &StackSave,
+        tiers: TierSet,
         from: usize,
     ) -> Option<Option<WriteBack>> {
         let view = self.tiers[from].peek(&saving.op.key)?;

@@ -223,7 +223,7 @@ fn what_is_written_behind_is_removed_too_and_waited_for_at_the_end() {
     check(|| {
         let top = Slow::new(None);
         let low = Slow::new(None);
-        let back = Rule::new().with_write(Write::Back);
+        let back = TierRule::new().with_write(Write::Back);
         let stack =
             Stack::open(StackConfig::new("s").with(top.clone()).with_rule(low.clone(), back))
                 .unwrap();

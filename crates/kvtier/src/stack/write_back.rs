@@ -12,7 +12,7 @@ use kvtier_core::{Class, Ctx, Digest, Key, Save, Saved, Spill, Spilled, TierExt,
 
 use super::dirty_bytes::DirtyShare;
 use super::executor::Spawner;
-use super::placement::Tiers;
+use super::placement::TierSet;
 use super::single_flight::Flight;
 use super::{Inner, add};
 
@@ -20,7 +20,7 @@ use super::{Inner, add};
 pub struct WriteBack {
     /// Its index in the batch.
     at: usize,
-    tiers: Tiers,
+    tiers: TierSet,
     save: Save,
     _share: DirtyShare,
     /// One for each tier: dropping them wakes the removes of this key.
@@ -28,14 +28,14 @@ pub struct WriteBack {
 }
 
 /// The context of a batch, and all of its keys.
-pub struct Batch {
+pub struct WriteBackBatch {
     ctx: Ctx,
     keys: Vec<Digest>,
 }
 
-impl Batch {
+impl WriteBackBatch {
     pub fn new(ctx: &Ctx, keys: Vec<Digest>) -> Self {
-        Batch { ctx: ctx.clone(), keys }
+        WriteBackBatch { ctx: ctx.clone(), keys }
     }
 
     /// The context for a tier that gets the chunks at these indices.
@@ -45,8 +45,8 @@ impl Batch {
 }
 
 /// Writes chunks to lower tiers. Chunks that cannot be written are counted and dropped.
-pub async fn run_write_back(stack: Arc<Inner>, batch: Batch, chunks: Vec<WriteBack>) {
-    let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
+pub async fn run_write_back(stack: Arc<Inner>, batch: WriteBackBatch, chunks: Vec<WriteBack>) {
+    let all = chunks.iter().fold(TierSet::default(), |all, chunk| all.and(chunk.tiers));
     for at in all.iter() {
         let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
         let copy = |chunk: &WriteBack| {
@@ -77,14 +77,14 @@ impl Inner {
         at: usize,
         key: Key,
         view: View,
-        tiers: Tiers,
+        tiers: TierSet,
     ) -> Option<Option<WriteBack>> {
         let share = self.dirty.take(view.len() as u64)?;
         let begun = tiers
             .iter()
             .filter_map(|to| Some((to, self.write_backs[to].begin(key.digest()).ok()?)));
         let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
-        let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
+        let tiers = to.into_iter().fold(TierSet::default(), |all, to| all.and(TierSet::only(to)));
         let save = Save { key, from: vec![view] };
         Some((!tiers.is_empty()).then_some(WriteBack {
             at,
@@ -128,14 +128,15 @@ impl Spill for Spiller {
             let mut ctx = Ctx::within(Duration::ZERO);
             (ctx.atomic, ctx.atomic_set) =
                 (group[0].atomic_set.is_some(), group[0].atomic_set.clone());
-            let batch = Batch::new(&ctx, group.iter().map(|one| *one.key.digest()).collect());
+            let batch =
+                WriteBackBatch::new(&ctx, group.iter().map(|one| *one.key.digest()).collect());
             let mut deferred = Vec::with_capacity(group.len());
             for (at, one) in group.iter().enumerate() {
                 match stack.write_back_of(
                     at,
                     one.key.clone(),
                     one.bytes.clone(),
-                    Tiers::only(self.below),
+                    TierSet::only(self.below),
                 ) {
                     Some(one) => deferred.extend(one),
                     None => add(&stack.counters.writeback_dropped, 1),

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fault::Fault;
-use super::server::{Shared, lock};
-use super::wire::{Request, Response};
+use super::server::{ServerState, lock};
+use super::wire::{Response, WireRequest};
 
 /// How long what was written has to get away before the connection is reset.
 const FLUSH: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ fn hold(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-impl Shared {
+impl ServerState {
     /// Serves a connection on a thread of its own.
     pub(super) fn serve(self: &Arc<Self>, socket: TcpStream) {
         self.accepted.fetch_add(1, Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl Shared {
     fn converse(&self, socket: &TcpStream) -> io::Result<()> {
         let mut from = BufReader::new(socket.try_clone()?);
         let mut to = socket.try_clone()?;
-        while let Some(request) = Request::read(&mut from)? {
+        while let Some(request) = WireRequest::read(&mut from)? {
             let fault = self.fault(&request);
             if let Some(Fault::Early(status, code)) = fault {
                 return self.refuse_early(&request, &mut to, status, code);
@@ -104,7 +104,7 @@ impl Shared {
     /// closes.
     fn refuse_early(
         &self,
-        request: &Request,
+        request: &WireRequest,
         to: &mut TcpStream,
         status: u16,
         code: &str,
@@ -121,7 +121,7 @@ impl Shared {
 
     fn send(
         &self,
-        request: &Request,
+        request: &WireRequest,
         mut response: Response,
         fault: Option<Fault>,
         to: &mut TcpStream,

@@ -1,12 +1,12 @@
 //! How buckets are made.
 
-use super::store::Store;
+use super::store::ObjectStore;
 use super::wire::Response;
 use super::xml::texts;
 
 /// Makes the bucket, where what is said of it is right. At AWS a region other than the first is to
 /// be named.
-pub fn bucket(store: &mut Store, name: &str, region: Option<&str>, body: &[u8]) -> Response {
+pub fn bucket(store: &mut ObjectStore, name: &str, region: Option<&str>, body: &[u8]) -> Response {
     let right = match name.strip_suffix("--x-s3").and_then(|rest| rest.rsplit_once("--")) {
         Some((_, zone)) => is_directory(zone, body),
         None => is_of(region, body),

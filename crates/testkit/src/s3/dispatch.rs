@@ -6,9 +6,9 @@ use std::thread;
 
 use super::fault::Fault;
 use super::operations::{self, Ways};
-use super::server::{Seen, Setup, Shared, lock};
+use super::server::{SeenRequest, ServerState, Setup, lock};
 use super::sigv4::{Claim, Rules};
-use super::wire::{Request, Response, decode};
+use super::wire::{Response, WireRequest, decode};
 use super::{calendar, create_bucket};
 
 /// Whether a host is not one of production's names.
@@ -20,8 +20,8 @@ fn is_aws(host: &str) -> bool {
     host.split(':').next().is_some_and(|name| name.ends_with(".amazonaws.com"))
 }
 
-impl Shared {
-    pub(super) fn fault(&self, request: &Request) -> Option<Fault> {
+impl ServerState {
+    pub(super) fn fault(&self, request: &WireRequest) -> Option<Fault> {
         let mut rules = lock(&self.rules);
         let at = rules.iter().position(|rule| {
             let here =
@@ -39,7 +39,7 @@ impl Shared {
 
     pub(super) fn answer(
         &self,
-        request: &Request,
+        request: &WireRequest,
         body: Vec<u8>,
         fault: Option<&Fault>,
     ) -> Response {
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
+    fn handle(&self, request: &WireRequest, body: Vec<u8>) -> Response {
         let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
         let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } =
             self.setup.clone();
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    fn verdict(&self, request: &Request, body: &[u8]) -> Result<(), Response> {
+    fn verdict(&self, request: &WireRequest, body: &[u8]) -> Result<(), Response> {
         let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
         let express = self.is_express();
         let in_session =
@@ -164,18 +164,18 @@ impl Shared {
         }
     }
 
-    pub(super) fn note(&self, request: &Request, status: u16) {
+    pub(super) fn note(&self, request: &WireRequest, status: u16) {
         let target = match request.query.as_str() {
             "" => request.path.clone(),
             query => format!("{}?{query}", request.path),
         };
-        let Request { method, headers, .. } = request.clone();
-        lock(&self.seen).push(Seen { method, target, headers, status });
+        let WireRequest { method, headers, .. } = request.clone();
+        lock(&self.seen).push(SeenRequest { method, target, headers, status });
     }
 
     /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a
     /// session.
-    fn is_of_control(&self, request: &Request) -> bool {
+    fn is_of_control(&self, request: &WireRequest) -> bool {
         self.is_express()
             && matches!(request.method.as_str(), "PUT" | "DELETE")
             && request.query.is_empty()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::calendar;
-use super::wire::{Request, Response};
+use super::wire::{Response, WireRequest};
 
 /// How long a session lives, in seconds.
 pub const SESSION_S: i64 = 300;
@@ -28,7 +28,7 @@ pub struct Sessions {
 
 impl Sessions {
     /// A new one.
-    pub fn create(&mut self, request: &Request, now: i64) -> Response {
+    pub fn create(&mut self, request: &WireRequest, now: i64) -> Response {
         let mode = request.header("x-amz-create-session-mode").unwrap_or("ReadWrite");
         if !matches!(mode, "ReadOnly" | "ReadWrite") {
             return Response::error(400, "InvalidArgument");
@@ -49,7 +49,12 @@ impl Sessions {
     }
 
     /// The session that a request of data was made in.
-    pub fn find(&self, access_key: &str, request: &Request, now: i64) -> Result<Session, Response> {
+    pub fn find(
+        &self,
+        access_key: &str,
+        request: &WireRequest,
+        now: i64,
+    ) -> Result<Session, Response> {
         let session =
             self.live.get(access_key).ok_or_else(|| Response::error(403, "InvalidAccessKeyId"))?;
         if request.header("x-amz-security-token").is_some() {

@@ -17,8 +17,8 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::connection::CLOG;
 use super::fault::Fault;
-use super::server::Shared;
-use super::wire::{Request, Response};
+use super::server::ServerState;
+use super::wire::{Response, WireRequest};
 
 const TLS_HANDSHAKE: u8 = 22;
 /// Time for what was written to leave before the connection or the stream is broken.
@@ -67,7 +67,7 @@ pub fn server_pem() -> &'static str {
 }
 
 /// One connection, on this thread.
-pub fn converse(shared: &Arc<Shared>, socket: &TcpStream) -> io::Result<()> {
+pub fn converse(shared: &Arc<ServerState>, socket: &TcpStream) -> io::Result<()> {
     let mut first = [0];
     socket.peek(&mut first)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -102,7 +102,7 @@ async fn serve(scene: Arc<Scene>, io: impl AsyncRead + AsyncWrite + Unpin) -> io
 
 /// What the streams of one connection share.
 struct Scene {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     socket: TcpStream,
 }
 
@@ -155,7 +155,7 @@ impl Scene {
 
     async fn send(
         &self,
-        request: &Request,
+        request: &WireRequest,
         response: Response,
         fault: Option<Fault>,
         to: &mut SendResponse<Bytes>,
@@ -200,7 +200,7 @@ impl Scene {
 }
 
 /// The request in the form of the server's other half.
-fn plain(parts: &http::request::Parts) -> Request {
+fn plain(parts: &http::request::Parts) -> WireRequest {
     let mut headers: Vec<(String, String)> = parts
         .headers
         .iter()
@@ -213,7 +213,7 @@ fn plain(parts: &http::request::Parts) -> Request {
     }
     let path = parts.uri.path().to_owned();
     let query = parts.uri.query().unwrap_or_default().to_owned();
-    Request { method: parts.method.as_str().to_owned(), path, query, headers }
+    WireRequest { method: parts.method.as_str().to_owned(), path, query, headers }
 }
 
 fn head(response: &Response) -> http::Response<()> {

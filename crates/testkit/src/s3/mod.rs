@@ -22,4 +22,4 @@ mod xml;
 pub use fault::{Elsewhere, Fault, Foreign, Rule};
 #[cfg(feature = "http2")]
 pub use http2::{ca_pem, server_pem};
-pub use server::{Seen, Server, Setup};
+pub use server::{SeenRequest, Server, Setup};

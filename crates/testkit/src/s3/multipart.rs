@@ -1,7 +1,7 @@
 use super::calendar;
 use super::operations::{kept_headers, sum_is_wrong};
-use super::store::{Pending, Store, Stored};
-use super::wire::{Request, Response};
+use super::store::{ObjectStore, Pending, StoredObject};
+use super::wire::{Response, WireRequest};
 use super::xml;
 
 /// A part but the last must be this long, in bytes.
@@ -10,7 +10,7 @@ const PART_MIN: usize = 5 << 20;
 /// The most uploads on a page of their listing.
 const PAGE_MAX: usize = 1000;
 
-pub fn create(store: &mut Store, request: &Request, key: &str) -> Response {
+pub fn create(store: &mut ObjectStore, request: &WireRequest, key: &str) -> Response {
     let id = store.upload_id();
     let pending = Pending {
         key: key.to_owned(),
@@ -28,7 +28,7 @@ pub fn create(store: &mut Store, request: &Request, key: &str) -> Response {
     )
 }
 
-pub fn part(store: &mut Store, request: &Request, id: &str, body: Vec<u8>) -> Response {
+pub fn part(store: &mut ObjectStore, request: &WireRequest, id: &str, body: Vec<u8>) -> Response {
     let Some(number) = request.query("partNumber").and_then(|number| number.parse().ok()) else {
         return Response::error(400, "InvalidArgument");
     };
@@ -47,8 +47,8 @@ pub fn part(store: &mut Store, request: &Request, id: &str, body: Vec<u8>) -> Re
 }
 
 pub fn complete(
-    store: &mut Store,
-    request: &Request,
+    store: &mut ObjectStore,
+    request: &WireRequest,
     id: &str,
     body: &[u8],
     consecutive: bool,
@@ -68,7 +68,7 @@ pub fn complete(
     let mut bytes = Vec::new();
     for (at, (number, etag)) in numbers.iter().zip(&etags).enumerate() {
         // aws-crt names the parts' versions without their quotes, as S3 lets it.
-        let is_it = |part: &&Stored| part.etag.trim_matches('"') == etag.trim_matches('"');
+        let is_it = |part: &&StoredObject| part.etag.trim_matches('"') == etag.trim_matches('"');
         let Some(part) = pending.parts.get(number).filter(is_it) else {
             return Response::error(400, "InvalidPart");
         };
@@ -91,7 +91,7 @@ pub fn complete(
     )
 }
 
-pub fn abort(store: &mut Store, id: &str) -> Response {
+pub fn abort(store: &mut ObjectStore, id: &str) -> Response {
     match store.uploads.remove(id) {
         Some(_) => Response::new(204, ""),
         None => Response::error(404, "NoSuchUpload"),
@@ -100,7 +100,7 @@ pub fn abort(store: &mut Store, id: &str) -> Response {
 
 /// A page of the unfinished uploads: those behind the markers, in an order of its own within the
 /// page.
-pub fn list(store: &Store, request: &Request) -> Response {
+pub fn list(store: &ObjectStore, request: &WireRequest) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let prefix = of("prefix");
     let after = (of("key-marker"), of("upload-id-marker"));

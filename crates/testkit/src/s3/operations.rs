@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use super::store::{Store, Stored};
-use super::wire::{Request, Response};
+use super::store::{ObjectStore, StoredObject};
+use super::wire::{Response, WireRequest};
 use super::{calendar, multipart, xml};
 
 /// Which of the stores' ways it has.
@@ -30,7 +30,7 @@ pub struct Ways {
 }
 
 /// Answers a request for the bucket.
-pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> Response {
+pub fn bucket(store: &mut ObjectStore, request: &WireRequest, body: &[u8], ways: Ways) -> Response {
     let has = |name: &str| request.query(name).is_some();
     match request.method.as_str() {
         _ if !store.bucket_exists => Response::error(404, "NoSuchBucket"),
@@ -88,8 +88,8 @@ fn object_lock(on: bool) -> Response {
 
 /// Answers a request for an object.
 pub fn object(
-    store: &mut Store,
-    request: &Request,
+    store: &mut ObjectStore,
+    request: &WireRequest,
     key: &str,
     body: Vec<u8>,
     ways: Ways,
@@ -116,7 +116,7 @@ pub fn object(
     }
 }
 
-fn get(store: &Store, request: &Request, key: &str) -> Response {
+fn get(store: &ObjectStore, request: &WireRequest, key: &str) -> Response {
     let Some(object) = store.objects.get(key) else { return Response::error(404, "NoSuchKey") };
     if request.header("if-match").is_some_and(|etag| etag != object.etag) {
         return Response::error(412, "PreconditionFailed");
@@ -148,7 +148,13 @@ fn get(store: &Store, request: &Request, key: &str) -> Response {
     describe(response.with("content-range", format!("bytes {first}-{last}/{total}")))
 }
 
-fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: &Ways) -> Response {
+fn put(
+    store: &mut ObjectStore,
+    request: &WireRequest,
+    key: &str,
+    body: Vec<u8>,
+    ways: &Ways,
+) -> Response {
     if sum_is_wrong(request, &body) {
         return Response::error(400, "BadDigest");
     }
@@ -158,14 +164,14 @@ fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: &Wa
     {
         return Response::error(412, "PreconditionFailed");
     }
-    let object: Stored = store.stored(body, kept_headers(request));
+    let object: StoredObject = store.stored(body, kept_headers(request));
     let etag = object.etag.clone();
     store.objects.insert(key.to_owned(), object);
     Response::new(200, "").with("etag", etag)
 }
 
 /// The headers that come back with an object.
-pub fn kept_headers(request: &Request) -> Vec<(String, String)> {
+pub fn kept_headers(request: &WireRequest) -> Vec<(String, String)> {
     let kept = |name: &str| {
         name.starts_with("x-amz-meta-")
             || (name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm")
@@ -174,7 +180,7 @@ pub fn kept_headers(request: &Request) -> Vec<(String, String)> {
 }
 
 /// Whether a checksum came with the body and is not its own.
-pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
+pub fn sum_is_wrong(request: &WireRequest, body: &[u8]) -> bool {
     use crc_fast::CrcAlgorithm::{Crc32Iscsi, Crc64Nvme};
     let crc = |algorithm, width: usize| {
         STANDARD.encode(&crc_fast::checksum(algorithm, body).to_be_bytes()[8 - width..])
@@ -188,7 +194,12 @@ pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
         || differs("content-md5", &|| STANDARD.encode(md5::Md5::digest(body)))
 }
 
-fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -> Response {
+fn delete_many(
+    store: &mut ObjectStore,
+    request: &WireRequest,
+    body: &[u8],
+    ways: &Ways,
+) -> Response {
     if ways.deletes_singly {
         return Response::error(501, "NotImplemented");
     }
@@ -216,7 +227,7 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -
     Response::new(200, answer)
 }
 
-fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
+fn list(store: &ObjectStore, request: &WireRequest, ways: &Ways) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let prefix = of("prefix");
     let delimiter = of("delimiter");

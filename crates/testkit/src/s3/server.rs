@@ -6,7 +6,7 @@ use std::thread;
 
 use super::express::Sessions;
 use super::fault::Rule;
-use super::store::{Pending, Store};
+use super::store::{ObjectStore, Pending};
 
 /// The server's settings; the defaults are those of a strict S3.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Default for Setup {
 /// One request as it came.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Seen {
+pub struct SeenRequest {
     /// `GET`, `PUT`, ...
     pub method: String,
     /// Path and query as they came.
@@ -83,7 +83,7 @@ pub struct Seen {
     pub status: u16,
 }
 
-impl Seen {
+impl SeenRequest {
     /// The header of that lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
@@ -104,18 +104,18 @@ impl Seen {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 /// What the connections share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServerState {
     pub(super) setup: Setup,
     pub(super) http2: bool,
-    pub(super) store: Mutex<Store>,
+    pub(super) store: Mutex<ObjectStore>,
     pub(super) sessions: Mutex<Sessions>,
     pub(super) rules: Mutex<Vec<Rule>>,
-    pub(super) seen: Mutex<Vec<Seen>>,
+    pub(super) seen: Mutex<Vec<SeenRequest>>,
     pub(super) open: AtomicUsize,
     pub(super) accepted: AtomicUsize,
     pub(super) stalled: AtomicUsize,
@@ -139,14 +139,14 @@ impl Server {
         let address = listener.local_addr()?;
         let ahead_s = setup.clock_ahead_s;
         let plain_uploads = setup.plain_uploads;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             setup,
             http2,
-            store: Mutex::new(Store {
+            store: Mutex::new(ObjectStore {
                 bucket_exists: true,
                 ahead_s,
                 plain_uploads,
-                ..Store::default()
+                ..ObjectStore::default()
             }),
             sessions: Mutex::default(),
             rules: Mutex::default(),
@@ -200,7 +200,7 @@ impl Server {
     }
 
     /// The requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<SeenRequest> {
         lock(&self.shared.seen).clone()
     }
 

@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 
 use super::calendar;
-use super::wire::{Request, Response};
+use super::wire::{Response, WireRequest};
 
 /// The most that a request's date may be off, in seconds.
 const SKEW_MAX_S: i64 = 900;
@@ -29,7 +29,7 @@ pub struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    pub fn of(request: &'a Request) -> Option<Self> {
+    pub fn of(request: &'a WireRequest) -> Option<Self> {
         let text = request.header("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
         let field = |name: &str| {
             text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
@@ -48,7 +48,7 @@ impl<'a> Claim<'a> {
     /// The answer to a request that is not signed as it should be.
     pub fn check(
         &self,
-        request: &Request,
+        request: &WireRequest,
         body: &[u8],
         secret: &str,
         rules: &Rules<'_>,
@@ -83,7 +83,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    fn signature_of(&self, request: &Request, secret: &str, date: &str) -> String {
+    fn signature_of(&self, request: &WireRequest, secret: &str, date: &str) -> String {
         let mut pairs: Vec<String> =
             request.query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
         pairs.iter_mut().filter(|pair| !pair.contains('=')).for_each(|pair| pair.push('='));

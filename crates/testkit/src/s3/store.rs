@@ -7,7 +7,7 @@ use super::calendar;
 
 /// One object.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredObject {
     pub bytes: Arc<Vec<u8>>,
     pub etag: String,
     pub modified: i64,
@@ -21,13 +21,13 @@ pub struct Pending {
     pub key: String,
     pub begun: i64,
     pub headers: Vec<(String, String)>,
-    pub parts: BTreeMap<u32, Stored>,
+    pub parts: BTreeMap<u32, StoredObject>,
 }
 
 /// All of it.
 #[derive(Debug, Default)]
-pub struct Store {
-    pub objects: BTreeMap<String, Stored>,
+pub struct ObjectStore {
+    pub objects: BTreeMap<String, StoredObject>,
     pub uploads: HashMap<String, Pending>,
     pub bucket_exists: bool,
     pub counter: u64,
@@ -37,12 +37,12 @@ pub struct Store {
     pub plain_uploads: bool,
 }
 
-impl Store {
+impl ObjectStore {
     /// A new object; its version is no hash of its bytes.
-    pub fn stored(&mut self, bytes: Vec<u8>, headers: Vec<(String, String)>) -> Stored {
+    pub fn stored(&mut self, bytes: Vec<u8>, headers: Vec<(String, String)>) -> StoredObject {
         self.counter += 1;
         let etag = format!("\"{:032x}\"", self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Stored { bytes: Arc::new(bytes), etag, modified: self.now(), headers }
+        StoredObject { bytes: Arc::new(bytes), etag, modified: self.now(), headers }
     }
 
     /// Seconds since 1970 by the server's clock.

@@ -9,7 +9,7 @@ const HEADERS_MAX: usize = 100;
 
 /// A request's head.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct WireRequest {
     pub method: String,
     /// As it came, still encoded.
     pub path: String,
@@ -18,7 +18,7 @@ pub struct Request {
     pub headers: Vec<(String, String)>,
 }
 
-impl Request {
+impl WireRequest {
     /// The next request, or `None` when the client is done.
     pub fn read(from: &mut BufReader<TcpStream>) -> io::Result<Option<Self>> {
         let mut line = String::new();
@@ -29,7 +29,7 @@ impl Request {
         let method = words.next().unwrap_or_default();
         let target = words.next().unwrap_or_default();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut request = Request {
+        let mut request = WireRequest {
             method: method.into(),
             path: path.into(),
             query: query.into(),

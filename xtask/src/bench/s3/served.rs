@@ -118,7 +118,7 @@ mod tests {
     fn cargo_builds_the_program_where_it_is_started_from() {
         let words = building().to_string();
         let folder = words.split_once("--target-dir ").expect("the build names its folder").1;
-       
+
         assert_eq!(program(), format!("{folder}/release/kvtier-bench-s3"));
     }
 }

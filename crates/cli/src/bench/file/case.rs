@@ -13,9 +13,9 @@ use kvtier::{Observe, Tier};
 use serde_json::Value;
 
 use super::Plan;
-use super::chunk_ops::{CellPlan, Op, each, put};
+use super::chunk_ops::{CellPlan, ChunkOp, each, put};
 use crate::BadInput;
-use crate::bench::lease_ring::Memory;
+use crate::bench::lease_ring::LeaseRing;
 use crate::json::json;
 use crate::process_usage::{cpu_s, percentile, rss_mib, system_s};
 
@@ -99,7 +99,7 @@ impl Need {
 /// A tier, memory and keys for all cells of one size and concurrency.
 pub struct Stage {
     tier: FileTier,
-    memory: Memory,
+    memory: LeaseRing,
     case: Case,
     size: usize,
     concurrency: usize,
@@ -132,7 +132,7 @@ impl Stage {
             .with_inflight(concurrency.max(256) as u32, inflight.max(1 << 30));
         let tier = FileTier::open(config).map_err(crate::cannot_open)?;
         // What fills the directory for a churning put is a page longer.
-        let memory = Memory::new(size + 4096, concurrency)?;
+        let memory = LeaseRing::new(size + 4096, concurrency)?;
         tier.register(&memory.arena)?;
         // Keys of this run alone: what an earlier one left behind must not be found.
         let now = format!("{:?}{}", std::time::SystemTime::now(), std::process::id());
@@ -153,10 +153,11 @@ impl Stage {
     }
 
     /// Measures the operations in order, and leaves nothing behind.
-    pub fn play(&self, ops: &[Op], cells: &mut Vec<Value>) -> Result<()> {
+    pub fn play(&self, ops: &[ChunkOp], cells: &mut Vec<Value>) -> Result<()> {
         // A first get needs something to read; this put is not measured.
-        let first = ops.iter().find(|op| **op != Op::Sum).copied().filter(|op| *op == Op::Get);
-        let filled = first.map_or(Ok(()), |_| self.all(Op::Put).map(drop));
+        let first =
+            ops.iter().find(|op| **op != ChunkOp::Sum).copied().filter(|op| *op == ChunkOp::Get);
+        let filled = first.map_or(Ok(()), |_| self.all(ChunkOp::Put).map(drop));
         let measured = filled.and_then(|()| {
             ops.iter().try_for_each(|op| {
                 cells.push(self.cell(*op)?);
@@ -167,7 +168,7 @@ impl Stage {
         measured
     }
 
-    fn cell(&self, op: Op) -> Result<Value> {
+    fn cell(&self, op: ChunkOp) -> Result<Value> {
         if op.is_put() {
             self.clear()?;
             self.fill()?;
@@ -198,8 +199,9 @@ impl Stage {
     }
 
     /// One operation on all chunks that it is for; the time of each in ms.
-    fn all(&self, op: Op) -> Result<Vec<f64>> {
-        let range = if op == Op::Get { self.count - self.kept..self.count } else { 0..self.count };
+    fn all(&self, op: ChunkOp) -> Result<Vec<f64>> {
+        let range =
+            if op == ChunkOp::Get { self.count - self.kept..self.count } else { 0..self.count };
         op.run(&self.tier, &self.memory, self.plan(range), |n| self.key(n))
     }
 
@@ -219,13 +221,13 @@ impl Stage {
 
     /// A pass before the clock starts: the engine, the memory and the directory have then been used
     /// once.
-    fn warm_up(&self, op: Op) -> Result<()> {
+    fn warm_up(&self, op: ChunkOp) -> Result<()> {
         let range = match op {
-            Op::Get => self.count - self.warm_up..self.count,
-            Op::Sum => 0..self.warm_up,
+            ChunkOp::Get => self.count - self.warm_up..self.count,
+            ChunkOp::Sum => 0..self.warm_up,
             // What filled the directory was the warm-up.
-            Op::Put | Op::PutSummed if self.case != Case::Fresh => return Ok(()),
-            Op::Put | Op::PutSummed => self.count..self.count + self.warm_up,
+            ChunkOp::Put | ChunkOp::PutSummed if self.case != Case::Fresh => return Ok(()),
+            ChunkOp::Put | ChunkOp::PutSummed => self.count..self.count + self.warm_up,
         };
         op.run(&self.tier, &self.memory, self.plan(range.clone()), |n| self.key(n))?;
         if op.is_put() { self.remove(range) } else { Ok(()) }

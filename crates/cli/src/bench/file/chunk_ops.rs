@@ -12,12 +12,12 @@ use kvtier::key::BlockSums;
 use kvtier::mem::{Lease, View};
 
 use crate::BadInput;
-use crate::bench::lease_ring::Memory;
+use crate::bench::lease_ring::LeaseRing;
 use crate::interrupt::Interrupted;
 
 /// What a cell does with each chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
+pub enum ChunkOp {
     /// Saves it; its checksums are made on the way.
     Put,
     /// Saves it; its checksums are known, as they are of a chunk that went to another tier before.
@@ -35,11 +35,11 @@ pub struct CellPlan {
     pub range: Range<u64>,
 }
 
-impl FromStr for Op {
+impl FromStr for ChunkOp {
     type Err = BadInput;
 
     fn from_str(text: &str) -> Result<Self, BadInput> {
-        let ops = [Op::Put, Op::PutSummed, Op::Get, Op::Sum];
+        let ops = [ChunkOp::Put, ChunkOp::PutSummed, ChunkOp::Get, ChunkOp::Sum];
         let found = ops.into_iter().find(|op| op.name() == text);
         found.ok_or_else(|| {
             BadInput(format!("no operation {text:?}; choose put, put-summed, get, sum"))
@@ -47,34 +47,34 @@ impl FromStr for Op {
     }
 }
 
-impl Op {
+impl ChunkOp {
     pub fn name(self) -> &'static str {
         match self {
-            Op::Put => "put",
-            Op::PutSummed => "put-summed",
-            Op::Get => "get",
-            Op::Sum => "sum",
+            ChunkOp::Put => "put",
+            ChunkOp::PutSummed => "put-summed",
+            ChunkOp::Get => "get",
+            ChunkOp::Sum => "sum",
         }
     }
 
     pub fn is_put(self) -> bool {
-        matches!(self, Op::Put | Op::PutSummed)
+        matches!(self, ChunkOp::Put | ChunkOp::PutSummed)
     }
 
     /// Runs the operation on each chunk of a cell; the time of each in ms.
     pub fn run(
         self,
         tier: &FileTier,
-        memory: &Memory,
+        memory: &LeaseRing,
         cell: CellPlan,
         key: impl Fn(u64) -> Key + Sync,
     ) -> Result<Vec<f64>> {
         let CellPlan { size, concurrency, range } = cell;
         match self {
-            Op::Put => each(concurrency, range, |n| put(tier, memory, size, key(n))),
-            Op::Get => each(concurrency, range, |n| get(tier, memory, size, key(n))),
-            Op::Sum => each(concurrency, range, |_| sum(memory, size)),
-            Op::PutSummed => {
+            ChunkOp::Put => each(concurrency, range, |n| put(tier, memory, size, key(n))),
+            ChunkOp::Get => each(concurrency, range, |n| get(tier, memory, size, key(n))),
+            ChunkOp::Sum => each(concurrency, range, |_| sum(memory, size)),
+            ChunkOp::PutSummed => {
                 // The same bytes under each key: the sums are made here, once.
                 let mut lease = memory.take()?;
                 lease.assume_filled(lease.len());
@@ -91,7 +91,7 @@ impl Op {
 }
 
 /// Saves a chunk; the time in ms.
-pub fn put(tier: &FileTier, memory: &Memory, size: usize, key: Key) -> Result<f64> {
+pub fn put(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64> {
     let mut lease = memory.take()?;
     // Every chunk differs in its first bytes; what the rest holds is of no matter here.
     lease.as_host_mut().into_iter().for_each(|bytes| {
@@ -118,7 +118,7 @@ fn save(tier: &FileTier, key: Key, view: View) -> Result<(f64, View)> {
     }
 }
 
-fn get(tier: &FileTier, memory: &Memory, size: usize, key: Key) -> Result<f64> {
+fn get(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64> {
     let lease = memory.take()?;
     let began = Instant::now();
     let done = tier.load(&context(), vec![Load { key, into: vec![lease] }]).wait();
@@ -132,7 +132,7 @@ fn get(tier: &FileTier, memory: &Memory, size: usize, key: Key) -> Result<f64> {
     }
 }
 
-fn sum(memory: &Memory, size: usize) -> Result<f64> {
+fn sum(memory: &LeaseRing, size: usize) -> Result<f64> {
     let mut lease = memory.take()?;
     lease.assume_filled(lease.len());
     let bytes = lease.as_host().context("host memory")?;
@@ -144,7 +144,7 @@ fn sum(memory: &Memory, size: usize) -> Result<f64> {
 }
 
 /// The memory of a view without other owners.
-fn give_view(memory: &Memory, view: View) {
+fn give_view(memory: &LeaseRing, view: View) {
     let lease: Option<Lease> = view.into_lease().ok();
     lease.into_iter().for_each(|lease| memory.give(lease));
 }

@@ -7,7 +7,7 @@ use super::lmcache::{Adapter, Dialect};
 use super::settings::lmcache_adapter::TYPES;
 use super::value::Value;
 use super::{Config, TierSpec, suggest, yaml};
-use crate::Rule;
+use crate::TierRule;
 
 pub(super) mod stack;
 
@@ -84,7 +84,7 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         Some(Value::Text(title)) if !title.is_empty() => Some(title.clone()),
         Some(other) => return Err(invalid(format!("{name}: name takes a text, not {other}"))),
     };
-    let (tiers, rules): (Vec<TierSpec>, Vec<Rule>) = list(value, name)?
+    let (tiers, rules): (Vec<TierSpec>, Vec<TierRule>) = list(value, name)?
         .iter()
         .enumerate()
         .map(|(at, spec)| {

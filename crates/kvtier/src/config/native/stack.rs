@@ -7,15 +7,15 @@ use kvtier_core::{Error, ErrorKind};
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, suggest};
 use crate::metrics::Prices;
-use crate::{Admit, Rule, Write, bytes};
+use crate::{Admit, TierRule, Write, bytes};
 
 /// The settings of a tier that are rules of the stack.
 const NAMES: [&str; 3] = ["write", "admit", "answer_within_ms"];
 
 /// Splits a tier's settings: the stack's rule, and the tier without it.
-pub(in crate::config) fn take(tier: &Value, place: &str) -> Result<(Rule, Value), Error> {
-    let Some(map) = tier.as_map() else { return Ok((Rule::new(), tier.clone())) };
-    let mut rule = Rule::new();
+pub(in crate::config) fn take(tier: &Value, place: &str) -> Result<(TierRule, Value), Error> {
+    let Some(map) = tier.as_map() else { return Ok((TierRule::new(), tier.clone())) };
+    let mut rule = TierRule::new();
     for (name, value) in
         map.iter().filter(|(name, value)| NAMES.contains(&name.as_str()) && !value.is_null())
     {
@@ -137,7 +137,7 @@ pub(in crate::config) fn prices(stack: &Value, name: &str) -> Result<Prices, Err
 }
 
 /// Describes a rule in words; empty for the default.
-pub(in crate::config) fn describe(rule: &Rule) -> Vec<(&'static str, String)> {
+pub(in crate::config) fn describe(rule: &TierRule) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     match rule.write {
         Write::Through => {}

@@ -2,7 +2,7 @@
 //! objects are tiers of the native form.
 
 use super::Section::{Adapter, Of};
-use super::{Kind, Role, Setting};
+use super::{Role, Setting, ValueKind};
 
 /// LMCache's types that kvtier has tiers for.
 pub(crate) const TYPES: &[&str] =

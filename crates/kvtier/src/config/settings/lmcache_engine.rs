@@ -4,7 +4,7 @@ use super::Section::{Engine, Extra, Porting};
 use super::lmcache_adapter::{
     ACCESS_KEY, EXPRESS, IO_MODE, NO_THREADS, READ_AHEAD, SECRET_KEY, TEMPORARY_FILES,
 };
-use super::{Kind, Role, Setting};
+use super::{Role, Setting, ValueKind};
 
 /// In the order of LMCache's own table.
 pub(super) const KEYS: &[Setting] = settings! {

@@ -10,7 +10,7 @@ macro_rules! settings {
         &[$($($(Setting {
             name: $name,
             section: $section,
-            kind: Kind::$kind,
+            kind: ValueKind::$kind,
             default: $default,
             role: Role::$role,
             what: $what,
@@ -36,7 +36,7 @@ pub struct Setting {
     /// Where it may be written.
     pub section: Section,
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The default as text: `null` for none, empty if the setting is required.
     pub default: &'static str,
     /// Its effect in kvtier.
@@ -68,7 +68,7 @@ pub enum Section {
 /// The kind of values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ValueKind {
     /// True or false.
     Bool,
     /// A whole number.
@@ -230,32 +230,32 @@ pub fn old_name(name: &str) -> Option<&'static str> {
 
 pub(crate) use lmcache_engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
 
-impl Kind {
+impl ValueKind {
     /// The accepted values, in words.
     pub fn takes(self) -> &'static str {
         match self {
-            Kind::Bool => "true or false",
-            Kind::Int => "a whole number",
-            Kind::Float => "a number",
-            Kind::Text => "a text",
-            Kind::Paths => "a path, or several separated by commas",
-            Kind::Ints => "whole numbers: a list, or separated by commas",
-            Kind::Floats => "numbers: a list, or separated by commas",
-            Kind::Texts => "texts: a list, or separated by commas",
-            Kind::Locations => "a text, or a list of texts",
-            Kind::Dict => "a mapping, or a JSON object as text",
-            Kind::Mode => "prefix_strict or skip_missing_chunks",
-            Kind::Size => "a number of bytes, or a text such as \"512MiB\"",
-            Kind::Word => "one of these words",
-            Kind::Name => "a text that is not empty",
-            Kind::Switch => "true or false",
-            Kind::Positive => "a whole number above 0",
-            Kind::Count => "a whole number, 0 or more",
-            Kind::Number => "a number",
-            Kind::Amount => "a number, 0 or more",
-            Kind::Object => "a mapping",
-            Kind::Tiers => "a list of tiers",
-            Kind::Marks => "true or false, or a mapping",
+            ValueKind::Bool => "true or false",
+            ValueKind::Int => "a whole number",
+            ValueKind::Float => "a number",
+            ValueKind::Text => "a text",
+            ValueKind::Paths => "a path, or several separated by commas",
+            ValueKind::Ints => "whole numbers: a list, or separated by commas",
+            ValueKind::Floats => "numbers: a list, or separated by commas",
+            ValueKind::Texts => "texts: a list, or separated by commas",
+            ValueKind::Locations => "a text, or a list of texts",
+            ValueKind::Dict => "a mapping, or a JSON object as text",
+            ValueKind::Mode => "prefix_strict or skip_missing_chunks",
+            ValueKind::Size => "a number of bytes, or a text such as \"512MiB\"",
+            ValueKind::Word => "one of these words",
+            ValueKind::Name => "a text that is not empty",
+            ValueKind::Switch => "true or false",
+            ValueKind::Positive => "a whole number above 0",
+            ValueKind::Count => "a whole number, 0 or more",
+            ValueKind::Number => "a number",
+            ValueKind::Amount => "a number, 0 or more",
+            ValueKind::Object => "a mapping",
+            ValueKind::Tiers => "a list of tiers",
+            ValueKind::Marks => "true or false, or a mapping",
         }
     }
 }

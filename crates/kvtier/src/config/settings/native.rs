@@ -1,7 +1,7 @@
 //! The native form's own settings.
 
 use super::Section::{Level, Of, Stack};
-use super::{Kind, Role, Setting};
+use super::{Role, Setting, ValueKind};
 
 const NAME: &str = "the tier's name in errors and reports";
 

@@ -1,7 +1,7 @@
 //! The fields of one object, checked against the table.
 
 use crate::config::deserialize::size;
-use crate::config::settings::{Kind, Setting};
+use crate::config::settings::{Setting, ValueKind};
 use crate::config::suggest;
 use crate::config::value::{Value, is_secret};
 
@@ -95,10 +95,10 @@ fn default(key: &Setting, optional: bool) -> Result<Value, String> {
     match key.default {
         "null" => Ok(Value::Null),
         "" if optional => Ok(Value::Null),
-        "" if key.kind != Kind::Text => {
+        "" if key.kind != ValueKind::Text => {
             Err(format!("{} is missing; write {}", key.name, key.kind.takes()))
         }
-        _ if matches!(key.kind, Kind::Text | Kind::Word | Kind::Name) => Ok(text()),
+        _ if matches!(key.kind, ValueKind::Text | ValueKind::Word | ValueKind::Name) => Ok(text()),
         json => {
             Ok(serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| text(), Value::from))
         }
@@ -108,26 +108,28 @@ fn default(key: &Setting, optional: bool) -> Result<Value, String> {
 /// A value of the key's kind, or what is wrong with it.
 fn check(key: &Setting, raw: &Value) -> Result<Value, String> {
     let value = match (key.kind, raw) {
-        (Kind::Name, Value::Text(text)) => (!text.trim().is_empty()).then(|| raw.clone()),
-        (Kind::Text | Kind::Word, Value::Text(_))
-        | (Kind::Switch, Value::Bool(_))
-        | (Kind::Object, Value::Map(_)) => Some(raw.clone()),
+        (ValueKind::Name, Value::Text(text)) => (!text.trim().is_empty()).then(|| raw.clone()),
+        (ValueKind::Text | ValueKind::Word, Value::Text(_))
+        | (ValueKind::Switch, Value::Bool(_))
+        | (ValueKind::Object, Value::Map(_)) => Some(raw.clone()),
         // LMCache lets this one through.
-        (Kind::Positive, Value::Bool(true)) if key.name == "num_workers" => Some(Value::Int(1)),
-        (Kind::Positive, Value::Int(n)) => (*n > 0).then(|| raw.clone()),
-        (Kind::Count, Value::Int(n)) => (*n >= 0).then(|| raw.clone()),
-        (Kind::Size, _) => size(raw)
+        (ValueKind::Positive, Value::Bool(true)) if key.name == "num_workers" => {
+            Some(Value::Int(1))
+        }
+        (ValueKind::Positive, Value::Int(n)) => (*n > 0).then(|| raw.clone()),
+        (ValueKind::Count, Value::Int(n)) => (*n >= 0).then(|| raw.clone()),
+        (ValueKind::Size, _) => size(raw)
             .filter(|bytes| *bytes > 0)
             .and_then(|bytes| i64::try_from(bytes).ok())
             .map(Value::Int),
-        (Kind::Number | Kind::Float, Value::Int(n)) => Some(Value::Float(*n as f64)),
-        (Kind::Number | Kind::Float, Value::Float(_)) => Some(raw.clone()),
-        (Kind::Float, Value::Text(text)) => text.trim().parse().ok().map(Value::Float),
-        (Kind::Amount, _) if !matches!(raw, Value::Bool(_)) => {
+        (ValueKind::Number | ValueKind::Float, Value::Int(n)) => Some(Value::Float(*n as f64)),
+        (ValueKind::Number | ValueKind::Float, Value::Float(_)) => Some(raw.clone()),
+        (ValueKind::Float, Value::Text(text)) => text.trim().parse().ok().map(Value::Float),
+        (ValueKind::Amount, _) if !matches!(raw, Value::Bool(_)) => {
             raw.as_f64().filter(|n| *n >= 0.0).map(Value::Float)
         }
-        (Kind::Bool, _) => Some(Value::Bool(raw.is_truthy())),
-        (Kind::Int, Value::Int(_)) => Some(raw.clone()),
+        (ValueKind::Bool, _) => Some(Value::Bool(raw.is_truthy())),
+        (ValueKind::Int, Value::Int(_)) => Some(raw.clone()),
         _ => None,
     };
     value.ok_or_else(|| {

@@ -5,7 +5,7 @@ use kvtier_core::{Error, ErrorKind};
 use super::convert::{convert, why_suspicious};
 use super::python::{self, Misfit};
 use super::{Inputs, check, plugins, storage_backend_form, unknown};
-use crate::config::settings::{self, Kind, Role, Setting};
+use crate::config::settings::{self, Role, Setting, ValueKind};
 use crate::config::value::{Value, is_secret};
 use crate::config::yaml;
 
@@ -228,8 +228,8 @@ fn default(key: &'static Setting) -> EffectiveSetting {
     let text = || Value::Text(key.default.into());
     let value = match key.kind {
         _ if key.default == "null" => Value::Null,
-        Kind::Text | Kind::Mode => text(),
-        Kind::Float => key.default.parse().map_or_else(|_| text(), Value::Float),
+        ValueKind::Text | ValueKind::Mode => text(),
+        ValueKind::Float => key.default.parse().map_or_else(|_| text(), Value::Float),
         _ => serde_json::from_str::<serde_json::Value>(key.default)
             .map_or_else(|_| text(), Value::from),
     };
@@ -462,6 +462,6 @@ impl SourceMerge {
 
 /// A raw value in a message. A mapping that is not read yet may hold anything.
 fn shown(key: &Setting, raw: &Value) -> String {
-    let hide = is_secret(key.name) || (key.kind == Kind::Dict && raw.as_map().is_none());
+    let hide = is_secret(key.name) || (key.kind == ValueKind::Dict && raw.as_map().is_none());
     if hide { "***".into() } else { raw.to_string() }
 }

@@ -3,26 +3,26 @@
 use serde_json::Value as Json;
 
 use super::python::{self, Misfit};
-use crate::config::settings::Kind;
+use crate::config::settings::ValueKind;
 use crate::config::value::Value;
 
 /// What LMCache makes of a value that is not null.
-pub(super) fn convert(kind: Kind, raw: &Value) -> Result<Value, Misfit> {
+pub(super) fn convert(kind: ValueKind, raw: &Value) -> Result<Value, Misfit> {
     match kind {
-        Kind::Bool => Ok(Value::Bool(python::switch(raw))),
-        Kind::Int => python::int(raw).map(Value::Int),
-        Kind::Float => python::float(raw).map(Value::Float),
-        Kind::Ints => list(raw, matches!(raw, Value::Int(_) | Value::Bool(_)), |v| {
+        ValueKind::Bool => Ok(Value::Bool(python::switch(raw))),
+        ValueKind::Int => python::int(raw).map(Value::Int),
+        ValueKind::Float => python::float(raw).map(Value::Float),
+        ValueKind::Ints => list(raw, matches!(raw, Value::Int(_) | Value::Bool(_)), |v| {
             python::int(v).map(Value::Int)
         }),
-        Kind::Floats => {
+        ValueKind::Floats => {
             list(raw, matches!(raw, Value::Float(_)), |v| python::float(v).map(Value::Float))
         }
-        Kind::Texts => texts(raw),
-        Kind::Locations => Ok(locations(raw)),
-        Kind::Paths => paths(raw),
-        Kind::Dict => dict(raw),
-        Kind::Mode => mode(raw),
+        ValueKind::Texts => texts(raw),
+        ValueKind::Locations => Ok(locations(raw)),
+        ValueKind::Paths => paths(raw),
+        ValueKind::Dict => dict(raw),
+        ValueKind::Mode => mode(raw),
         // The rest are texts, or kinds that only adapters and the native form have.
         _ => Ok(Value::Text(python::text(raw))),
     }
@@ -101,18 +101,18 @@ fn mode(raw: &Value) -> Result<Value, Misfit> {
 }
 
 /// Why a value that LMCache takes in silence is hardly what was meant, if so.
-pub(super) fn why_suspicious(kind: Kind, raw: &Value) -> Option<&'static str> {
+pub(super) fn why_suspicious(kind: ValueKind, raw: &Value) -> Option<&'static str> {
     match kind {
-        Kind::Bool => {
+        ValueKind::Bool => {
             let known = matches!(
                 python::text(raw).trim().to_lowercase().as_str(),
                 "true" | "1" | "false" | "0"
             );
             (!known).then_some("LMCache reads every word but true and 1 as false")
         }
-        Kind::Int => matches!(raw, Value::Float(n) if n.fract() != 0.0)
+        ValueKind::Int => matches!(raw, Value::Float(n) if n.fract() != 0.0)
             .then_some("LMCache cuts off what is behind the point"),
-        Kind::Dict => {
+        ValueKind::Dict => {
             let empty = raw.as_text().is_some_and(|text| text.trim().is_empty());
             let other = raw.as_text().and_then(|text| serde_json::from_str::<Json>(text).ok());
             (!empty && other.is_some_and(|json| !json.is_object() && !json.is_null()))

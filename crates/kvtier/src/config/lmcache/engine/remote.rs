@@ -6,7 +6,7 @@ use super::config::LmcacheConfig;
 use super::{python, stack};
 use crate::config::TierSpec;
 use crate::config::lmcache::{Adapter, Dialect};
-use crate::config::settings::{Kind, of_bucket_url};
+use crate::config::settings::{ValueKind, of_bucket_url};
 use crate::config::value::{Value, mask_url};
 
 /// The tier of `remote_url`, if there is one.
@@ -63,11 +63,13 @@ fn s3(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> 
     for key in of_bucket_url() {
         let Some(raw) = config.extra(key.name) else { continue };
         let value = match (key.kind, raw) {
-            (Kind::Positive, Value::Text(_)) => {
+            (ValueKind::Positive, Value::Text(_)) => {
                 python::int(raw).map_or_else(|_| raw.clone(), Value::Int)
             }
-            (Kind::Switch, Value::Int(n @ 0..=1)) => Value::Bool(*n == 1),
-            (Kind::Name | Kind::Text | Kind::Word, other) => Value::Text(python::text(other)),
+            (ValueKind::Switch, Value::Int(n @ 0..=1)) => Value::Bool(*n == 1),
+            (ValueKind::Name | ValueKind::Text | ValueKind::Word, other) => {
+                Value::Text(python::text(other))
+            }
             _ => raw.clone(),
         };
         object.push((key.name.to_owned(), value));

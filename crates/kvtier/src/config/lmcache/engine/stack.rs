@@ -141,7 +141,7 @@ impl LmcacheConfig {
 
     fn about(&self, name: &str, what: &str) -> String {
         match self.setting(name) {
-            Some(s) if s.definition.kind == settings::Kind::Dict => {
+            Some(s) if s.definition.kind == settings::ValueKind::Dict => {
                 format!("{}: {name}: {what}", s.source)
             }
             Some(s) => format!("{}: {name} = {}: {what}", s.source, s.value),

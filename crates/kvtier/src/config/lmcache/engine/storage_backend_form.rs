@@ -19,7 +19,7 @@ pub(super) struct Ported {
 }
 
 /// The bucket of a `storage_backend`.
-struct Bucket {
+struct ConnectorFields {
     name: String,
     prefix: Option<String>,
     region: Option<String>,
@@ -81,7 +81,7 @@ impl Ported {
         Ok(())
     }
 
-    fn bucket(&mut self, bucket: Bucket, region: Option<&str>) -> Result<(), String> {
+    fn bucket(&mut self, bucket: ConnectorFields, region: Option<&str>) -> Result<(), String> {
         if self.has("remote_url") {
             return Err("storage_backend and remote_url name two remote stores; keep one".into());
         }
@@ -129,7 +129,7 @@ impl Ported {
 }
 
 /// Reads `{type: remote, connector: {type: s3, bucket, prefix, region}}`.
-fn bucket(backend: &Value) -> Result<Bucket, String> {
+fn bucket(backend: &Value) -> Result<ConnectorFields, String> {
     let form = "write {type: remote, connector: {type: s3, bucket: NAME, prefix: TEXT, region: NAME}}, or remote_url";
     let map = backend.as_map().ok_or_else(|| format!("storage_backend = {backend}: {form}"))?;
     if let Some((other, _)) =
@@ -165,5 +165,5 @@ fn bucket(backend: &Value) -> Result<Bucket, String> {
     };
     let name = text("bucket")?
         .ok_or_else(|| format!("storage_backend.connector.bucket is missing; {form}"))?;
-    Ok(Bucket { name, prefix: text("prefix")?, region: text("region")? })
+    Ok(ConnectorFields { name, prefix: text("prefix")?, region: text("region")? })
 }
