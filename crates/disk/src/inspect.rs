@@ -3,37 +3,40 @@
 //! [`Upgrade::run`] do. A directory of an earlier format is read like any other; the first three
 //! refuse it.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind as Io, Read};
+use std::fs::{self};
+use std::io::{self, ErrorKind as Io};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::Error;
 use kvtier_index::journal::Record;
-use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
+use kvtier_key::{ChunkShape, Digest, Facts};
 
-use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, live_names, quarantine};
+use crate::data_dir;
+use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, quarantine};
 pub use crate::data_dir::{Scratch, Upgrade};
 pub use crate::file_system_probe::Medium;
 use crate::layout::Layout;
-use crate::ledger::Ledger;
-use crate::name::{self, PAGE, file_len};
-use crate::{data_dir, footer};
+use crate::name::{self, file_len};
 use ledger_updates::Accounting;
 
+mod check_file;
 mod chunk_file;
 mod foreign;
 mod ledger_updates;
 mod read;
+mod summary;
 mod write;
 
+use check_file::{PIECE, read_and_check, read_footer, regular};
+
+pub use check_file::Damage;
 pub use chunk_file::ChunkFile;
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use read::Source;
+pub use summary::Summary;
 pub use write::{NewChunk, Writer};
 
-/// How many bytes of a file are read at a time.
-const PIECE: usize = 1 << 20;
 /// How often a file that changes while it is read is read again.
 const LOOKS_MAX: usize = 8;
 
@@ -78,58 +81,6 @@ impl ChunkName {
     pub fn label(&self) -> String {
         self.name.as_deref().map_or_else(|| self.digest.to_hex(), str::to_owned)
     }
-}
-
-/// What is wrong with a chunk's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Damage {
-    /// Its length differs from its name.
-    Length,
-    /// Its footer cannot be read.
-    Footer,
-    /// Its footer belongs to another chunk.
-    Swapped,
-    /// The bytes do not match their checksums, or the padding is not zero.
-    Bytes,
-    /// It is not a regular file.
-    Kind,
-    /// Its headers differ from each other or from the file, or are missing.
-    Header,
-    /// No visible damage: another program wrote the file, without facts to check it by.
-    Unverified,
-}
-
-/// The contents of a directory, counted.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The layout of the files.
-    pub layout: Layout,
-    /// Chunks.
-    pub chunks: u64,
-    /// Bytes of their files, by their names.
-    pub bytes: u64,
-    /// Bytes of payload.
-    pub payload_bytes: u64,
-    /// The ledger's total of stored and reserved bytes; `None` where it is missing or damaged.
-    pub ledger_bytes: Option<u64>,
-    /// Files in the shards that are no chunks: name and length.
-    pub unknown: Vec<(PathBuf, u64)>,
-    /// Files that failed a check: name and length.
-    pub quarantine: Vec<(String, u64)>,
-    /// Bytes of these files.
-    pub quarantine_bytes: u64,
-    /// The cap of the process that opened the directory last; `None` where none is noted.
-    pub capacity_bytes: Option<u64>,
-    /// Unfinished files.
-    pub unfinished: u64,
-    /// Processes that have the directory open, as host.pid.start.n.
-    pub living: Vec<String>,
-    /// Processes that ended without removing their staging directories; the next start does.
-    pub dead: Vec<String>,
-    /// Whether a snapshot of the order of use is there.
-    pub snapshot: bool,
 }
 
 impl Directory {
@@ -333,51 +284,6 @@ impl Directory {
         data_dir::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)
     }
 
-    /// Counts everything.
-    pub fn summary(&self) -> io::Result<Summary> {
-        let mut sum = Summary::default();
-        self.walk(|path, meta, named| match named {
-            Some(chunk) => {
-                sum.chunks += 1;
-                sum.bytes += self.file_len(&chunk);
-                sum.payload_bytes += chunk.len;
-            }
-            None => sum.unknown.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
-        })?;
-        sum.layout = self.layout;
-        if !self.own().exists() {
-            return Ok(sum);
-        }
-        let tmp = self.own().join("tmp");
-        let alive = live_names(&tmp)?;
-        for staging in fs::read_dir(&tmp)? {
-            let staging = staging?;
-            let name = staging.file_name().to_string_lossy().into_owned();
-            let drafts = fs::read_dir(staging.path()).into_iter().flatten().flatten();
-            sum.unfinished += drafts.filter(|file| file.file_name() != "alive").count() as u64;
-            if alive.contains(&name) { sum.living.push(name) } else { sum.dead.push(name) }
-        }
-        for kept in quarantine::list(&self.own())? {
-            sum.quarantine_bytes += kept.bytes;
-            sum.quarantine.push((
-                kept.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-                kept.bytes,
-            ));
-        }
-        sum.capacity_bytes = self.capacity_bytes;
-        sum.ledger_bytes = Ledger::peek(&self.own())?;
-        sum.snapshot = self.own().join("snapshot").exists();
-        Ok(sum)
-    }
-
-    /// All bytes that a ledger counts.
-    fn count(&self) -> io::Result<u64> {
-        let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
-        data_dir::usage_scan::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
-        self.walk(|_, _, named| bytes += named.map_or(0, |chunk| self.file_len(&chunk)))?;
-        Ok(bytes)
-    }
-
     /// Calls `each` with every entry of every shard; with metadata only where the name is no chunk's.
     fn walk(
         &self,
@@ -435,63 +341,4 @@ impl Directory {
     fn own(&self) -> PathBuf {
         self.root.join(".kvtier")
     }
-}
-
-/// Opens a regular file, without waiting for the other end of a pipe. Returns the id of anything
-/// else.
-fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let there = fs::symlink_metadata(path)?;
-    if !there.is_file() {
-        return Ok(Err(FileId::of(&there)));
-    }
-    // Another file may have got the name since.
-    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let meta = file.metadata()?;
-    Ok(if meta.is_file() { Ok(file) } else { Err(FileId::of(&meta)) })
-}
-
-type Footer = (Facts, Vec<u8>);
-
-fn read_footer(file: &File, chunk: &ChunkName) -> io::Result<Result<Footer, Damage>> {
-    let mut page = [0; PAGE as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
-    let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
-    // The checksum of the facts does not cover the key's canonical form, whose digest does: else
-    // its bytes would be taken for another key's.
-    if !key.is_empty() && Key::digest_of(&facts.namespace, key) != facts.key {
-        return Ok(Err(Damage::Footer));
-    }
-    Ok(Ok((facts, key.to_vec())))
-}
-
-/// Checks a file that has the right length.
-fn read_and_check(
-    file: &mut File,
-    chunk: &ChunkName,
-    each: &mut dyn FnMut(&[u8]),
-) -> io::Result<Result<(), Damage>> {
-    let facts = match read_footer(file, chunk)? {
-        Ok((facts, _)) => facts,
-        Err(damage) => return Ok(Err(damage)),
-    };
-    if facts.key != chunk.digest || facts.raw_len != chunk.len {
-        return Ok(Err(Damage::Swapped));
-    }
-    let mut sums = PieceSums::new(chunk.len);
-    let mut at = 0;
-    let mut piece = vec![0; PIECE];
-    while at < chunk.len {
-        let n = (chunk.len - at).min(PIECE as u64) as usize;
-        file.read_exact(&mut piece[..n])?;
-        sums.piece(at, &piece[..n]);
-        each(&piece[..n]);
-        at += n as u64;
-    }
-    let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
-    file.read_exact(&mut piece[..padding])?;
-    let right = sums.finish().is_some_and(|found| found == facts.sums)
-        && piece[..padding].iter().all(|b| *b == 0);
-    Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
 }

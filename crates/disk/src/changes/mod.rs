@@ -69,31 +69,28 @@
 //! next segment, and the other appends its batch again when it goes on. Saves and lookups never
 //! wait for that lock.
 
+mod append;
 mod follower;
+mod pending;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, ErrorKind as Io, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtier_core::Clock;
-use kvtier_index::journal::{self as format, Record};
+use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
 use self::follower::Held;
+use self::pending::Pending;
 use self::segment::Segment;
-use crate::data_dir::{REGISTRATION_WAIT_MAX, lock_within};
 
 /// A longer segment is followed by a new one.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
-/// The most records that wait because they could not be appended. When there are more, they are
-/// dropped and [`LOST`] is appended for them.
-const PENDING_MAX: usize = 4096;
-/// How often an append is tried again because the segment got a successor meanwhile.
-const TRIES_MAX: u32 = 8;
 /// The most slices that one call reads; two long segments have about 130. What is appended faster
 /// than it is read must not keep a caller.
 const STEPS_MAX: usize = 1024;
@@ -120,14 +117,6 @@ pub struct ChangeLog {
     is_failing: AtomicBool,
 }
 
-/// What waits to be appended.
-#[derive(Debug, Default)]
-struct Pending {
-    records: Vec<Record>,
-    /// Records were dropped.
-    lost: bool,
-}
-
 /// What reading the log came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
@@ -135,14 +124,6 @@ pub struct Followed {
     pub records: usize,
     /// There is more than was to be read.
     pub is_more: bool,
-}
-
-/// A batch that this process appended.
-#[derive(Clone, Copy)]
-struct Appended {
-    bytes: u64,
-    /// How long the segment was after that, at least.
-    len: u64,
 }
 
 /// A place in the log, to which a reader can go back.
@@ -392,121 +373,5 @@ impl ChangeLog {
             (Some(Ok(extent)), Some(held)) => held.read_to = held.read_to.max(extent.len),
             _ => *follower = None,
         }
-    }
-
-    /// Appends a batch. Answers the number of the segment if that has become too long.
-    fn append_batch(
-        &self,
-        writer: &mut Option<Segment>,
-        batch: &Pending,
-    ) -> io::Result<Option<u64>> {
-        let bytes = batch.encode(self.clock.unix_ms());
-        for _ in 0..TRIES_MAX {
-            let segment = match writer.take() {
-                Some(segment) => segment,
-                None => Segment::newest_to_append(&self.own, self.clock.unix_ms())?,
-            };
-            let read_to = self.read_to(segment.number);
-            match self.write(&segment, &bytes) {
-                // Kept by a process that is stopped, perhaps.
-                Err(e) if e.kind() == Io::WouldBlock => {
-                    self.begin_next(segment.number)?;
-                    continue;
-                }
-                other => other?,
-            }
-            // Otherwise readers may have left it: once more, to the newest.
-            if segment.has_successor(&self.own)? {
-                continue;
-            }
-            let extent = segment.extent(&self.own, self.is_local)?;
-            if !extent.is_linked {
-                continue;
-            }
-            self.pass_over_own(
-                segment.number,
-                read_to,
-                Appended { bytes: bytes.len() as u64, len: extent.len },
-            );
-            if extent.len > self.segment_bytes_max {
-                return Ok(Some(segment.number));
-            }
-            *writer = Some(segment);
-            return Ok(None);
-        }
-        Err(io::Error::new(
-            Io::ResourceBusy,
-            "other processes replaced the change log again and again",
-        ))
-    }
-
-    /// One write, so that batches of several processes do not mix.
-    fn write(&self, segment: &Segment, bytes: &[u8]) -> io::Result<()> {
-        let mut file = &segment.file;
-        if !self.is_local {
-            lock_within(file, REGISTRATION_WAIT_MAX)?;
-        }
-        let written = file.write(bytes);
-        if !self.is_local {
-            file.unlock()?;
-        }
-        match written? {
-            n if n < bytes.len() => {
-                Err(io::Error::new(Io::WriteZero, "the file system took a part of a batch only"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// How far a segment is read, if no other thread reads now.
-    fn read_to(&self, number: u64) -> Option<u64> {
-        let follower = self.follower.try_lock().ok()?;
-        follower.as_ref().filter(|held| held.segment.number == number).map(|held| held.read_to)
-    }
-
-    /// Passes over what this process appended itself. `read_to` is how far the segment was read
-    /// before that: where it is so much shorter than now, and was not read further, no other
-    /// process appended, before or after.
-    fn pass_over_own(&self, number: u64, read_to: Option<u64>, own: Appended) {
-        let Ok(mut follower) = self.follower.try_lock() else { return };
-        if let Some(held) = follower.as_mut()
-            && held.segment.number == number
-            && read_to == Some(held.read_to)
-            && held.read_to + own.bytes == own.len
-        {
-            held.read_to = own.len;
-        }
-    }
-
-    /// Makes the segment after `number`, and deletes those that are not needed for readers to come
-    /// from `number` to it.
-    fn begin_next(&self, number: u64) -> io::Result<()> {
-        segment::create(&self.own, number + 1)?;
-        segment::delete_up_to(&self.own, number.saturating_sub(1))
-    }
-}
-
-impl Pending {
-    fn push(&mut self, record: Record) {
-        if self.records.len() < PENDING_MAX {
-            self.records.push(record);
-        } else {
-            (self.records, self.lost) = (Vec::new(), true);
-        }
-    }
-
-    /// What could not be appended waits again, before what came since.
-    fn put_back(&mut self, batch: Pending) {
-        self.lost |= batch.lost;
-        let newer = std::mem::replace(&mut self.records, batch.records);
-        newer.into_iter().for_each(|record| self.push(record));
-    }
-
-    fn encode(&self, at_ms: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let records: Vec<Record> =
-            self.lost.then_some(LOST).into_iter().chain(self.records.iter().copied()).collect();
-        format::encode(at_ms, &records, &mut bytes);
-        bytes
     }
 }

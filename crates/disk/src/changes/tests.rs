@@ -1,12 +1,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind as Io, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use kvtier_core::ManualClock;
-use kvtier_index::Chunk;
+use kvtier_index::{Chunk, journal as format};
 
+use super::append::Appended;
+use super::pending::PENDING_MAX;
 use super::*;
 use crate::data_dir::open_rw;
 

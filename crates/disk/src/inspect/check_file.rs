@@ -1,0 +1,94 @@
+//! Reads a chunk's whole file, and checks what a load checks.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use kvtier_key::{Facts, Key, PieceSums};
+
+use super::ChunkName;
+use crate::data_dir::FileId;
+use crate::footer;
+use crate::name::{PAGE, file_len};
+
+/// How many bytes of a file are read at a time.
+pub const PIECE: usize = 1 << 20;
+
+/// What is wrong with a chunk's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// Its length differs from its name.
+    Length,
+    /// Its footer cannot be read.
+    Footer,
+    /// Its footer belongs to another chunk.
+    Swapped,
+    /// The bytes do not match their checksums, or the padding is not zero.
+    Bytes,
+    /// It is not a regular file.
+    Kind,
+    /// Its headers differ from each other or from the file, or are missing.
+    Header,
+    /// No visible damage: another program wrote the file, without facts to check it by.
+    Unverified,
+}
+
+/// Opens a regular file, without waiting for the other end of a pipe. Returns the id of anything
+/// else.
+pub fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let there = fs::symlink_metadata(path)?;
+    if !there.is_file() {
+        return Ok(Err(FileId::of(&there)));
+    }
+    // Another file may have got the name since.
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    Ok(if meta.is_file() { Ok(file) } else { Err(FileId::of(&meta)) })
+}
+
+pub type Footer = (Facts, Vec<u8>);
+
+pub fn read_footer(file: &File, chunk: &ChunkName) -> io::Result<Result<Footer, Damage>> {
+    let mut page = [0; PAGE as usize];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
+    let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
+    // The checksum of the facts does not cover the key's canonical form, whose digest does: else
+    // its bytes would be taken for another key's.
+    if !key.is_empty() && Key::digest_of(&facts.namespace, key) != facts.key {
+        return Ok(Err(Damage::Footer));
+    }
+    Ok(Ok((facts, key.to_vec())))
+}
+
+/// Checks a file that has the right length.
+pub fn read_and_check(
+    file: &mut File,
+    chunk: &ChunkName,
+    each: &mut dyn FnMut(&[u8]),
+) -> io::Result<Result<(), Damage>> {
+    let facts = match read_footer(file, chunk)? {
+        Ok((facts, _)) => facts,
+        Err(damage) => return Ok(Err(damage)),
+    };
+    if facts.key != chunk.digest || facts.raw_len != chunk.len {
+        return Ok(Err(Damage::Swapped));
+    }
+    let mut sums = PieceSums::new(chunk.len);
+    let mut at = 0;
+    let mut piece = vec![0; PIECE];
+    while at < chunk.len {
+        let n = (chunk.len - at).min(PIECE as u64) as usize;
+        file.read_exact(&mut piece[..n])?;
+        sums.piece(at, &piece[..n]);
+        each(&piece[..n]);
+        at += n as u64;
+    }
+    let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
+    file.read_exact(&mut piece[..padding])?;
+    let right = sums.finish().is_some_and(|found| found == facts.sums)
+        && piece[..padding].iter().all(|b| *b == 0);
+    Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
+}
