@@ -24,7 +24,7 @@
 //!    behind the reader is found by the next, until a pass finds nothing new. One pass is enough
 //!    for a process that was alone before and after it, and to which none came meanwhile
 //!    (`data_dir/usage_scan.rs`). Threads of the own process stand still meanwhile
-//!    (`ledger_recount.rs`).
+//!    (`ledger/recount.rs`).
 //! 6. *A release from before a recount does not count.* Each recount begins a generation, which it
 //!    writes into the ledger before it counts the first file. A process notes the generation that
 //!    it saw last before it unlinks; if the ledger has another when it releases, the recount may
@@ -49,7 +49,12 @@
 //! next recount. On a file system where a lock is a message to a server the total is exchanged now
 //! and then instead of at each claim, and the cap holds up to what is written in between.
 
-mod storage;
+pub mod check;
+mod file_contents;
+mod locked_file;
+mod pending_changes;
+mod quarantine_bytes;
+mod recount;
 
 use std::fs::File;
 use std::io;
@@ -57,17 +62,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use kvtier_key::BlockSums;
+pub use self::file_contents::LedgerState;
+use self::file_contents::{LedgerContents, next_generation, read, write};
+use self::locked_file::LockedFile;
+use self::pending_changes::PendingChanges;
+use crate::data_dir::{REGISTRATION_WAIT_MAX, open_rw};
 
-use self::storage::Storage;
-use crate::data_dir::{REGISTRATION_WAIT_MAX, internal_files, open_rw};
-
-const MAGIC: [u8; 8] = *b"KVTLEDG2";
-/// Magic, total, generation, number of changes, CRC32C of these.
-const BYTES: usize = 32;
-const SUMMED: usize = 28;
 /// How long a change waits for the lock before it is put off. A process that has it may wait for a
 /// busy medium or for a processor; only one that is stopped keeps it longer.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -101,15 +103,6 @@ struct State<S> {
     is_kept: bool,
 }
 
-/// Changes that are not in the file yet.
-#[derive(Debug, Default)]
-struct PendingChanges {
-    added: u64,
-    removed: u64,
-    /// The generation in which `removed` was counted.
-    generation: u64,
-}
-
 /// A period between two recounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u64);
@@ -134,15 +127,6 @@ pub struct Recounted {
     pub after: u64,
     /// The generation that began.
     pub generation: Generation,
-}
-
-/// What the file says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LedgerContents {
-    total: u64,
-    generation: u64,
-    /// How often the total was changed. Wraps around.
-    changes: u32,
 }
 
 /// What a change finds, with those that waited.
@@ -185,30 +169,11 @@ impl Ledger<File> {
     /// What the ledger says, without opening it to write; `None` where there is none or it is
     /// damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
-        Ok(LedgerState::read(own)?.0.map(|contents| contents.total))
+        Ok(LedgerState::read(own)?.total())
     }
 }
 
-/// The ledger at one moment: two that are equal had no change between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerState(Option<LedgerContents>);
-
-impl LedgerState {
-    /// The present state, read without opening the ledger to write.
-    ///
-    /// # Errors
-    /// What the file system answers.
-    pub fn read(own: &Path) -> io::Result<Self> {
-        match internal_files::open_to_read(&own.join("ledger")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound || internal_files::is_not_a_file(&e) => {
-                Ok(LedgerState(None))
-            }
-            file => read(&file?).map(LedgerState),
-        }
-    }
-}
-
-impl<S: Storage> Ledger<S> {
+impl<S: LockedFile> Ledger<S> {
     fn with_file(file: Option<S>, exact: bool) -> Self {
         let state = State {
             file,
@@ -420,7 +385,7 @@ impl<S: Storage> Ledger<S> {
     }
 }
 
-impl<S: Storage> State<S> {
+impl<S: LockedFile> State<S> {
     /// The total that this process expects.
     fn expected(&self) -> u64 {
         (self.known + self.pending.added).saturating_sub(self.pending.removed)
@@ -439,32 +404,9 @@ impl<S: Storage> State<S> {
     }
 }
 
-impl PendingChanges {
-    /// Notes bytes that went in a generation. Generations grow: what went in an older one than
-    /// another is dropped, which this answers.
-    fn remove(&mut self, bytes: u64, generation: u64) -> bool {
-        // Bytes of an older generation were either counted by the recount or are gone; in both
-        // cases their release must not count.
-        if generation < self.generation && self.removed > 0 {
-            return true;
-        }
-        let is_stale = generation > self.generation && self.removed > 0;
-        self.removed = if is_stale { bytes } else { self.removed + bytes };
-        self.generation = generation;
-        is_stale
-    }
-
-    /// The total with these changes, and whether any had to be dropped.
-    fn applied(&self, contents: LedgerContents) -> (u64, bool) {
-        let is_stale = self.removed > 0 && self.generation != contents.generation;
-        let removed = if is_stale { 0 } else { self.removed };
-        (contents.total.saturating_add(self.added).saturating_sub(removed), is_stale)
-    }
-}
-
 /// Locks the file. Where another process kept the lock at the last try, this one is short: threads
 /// wait for each other here, and each save would add a wait.
-fn lock(file: &impl Storage, is_kept: &mut bool, most: Duration) -> io::Result<()> {
+fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Result<()> {
     let locked = file.lock_within(if *is_kept { KEPT_WAIT_MAX } else { most });
     *is_kept = locked.is_err();
     locked
@@ -481,43 +423,6 @@ fn damage() -> io::Error {
 /// Whether a ledger must be recounted, as [`Ledger::fold`] says.
 pub fn is_damage(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::InvalidData
-}
-
-/// A generation that no process has seen: also not one that the file lost when it was damaged.
-fn next_generation(seen: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    u64::try_from(now).unwrap_or(0).max(seen + 1)
-}
-
-/// What the file says; `None` for a ledger that was never written, is damaged or of another
-/// version.
-fn read(file: &impl Storage) -> io::Result<Option<LedgerContents>> {
-    let mut bytes = [0; BYTES];
-    match file.read(&mut bytes) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        other => other?,
-    }
-    let word = |at: usize| {
-        bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
-    let changes = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
-    let contents = LedgerContents { total: word(8), generation: word(16), changes };
-    Ok((bytes == encode(contents)).then_some(contents))
-}
-
-fn write(file: &impl Storage, contents: LedgerContents) -> io::Result<()> {
-    file.write(&encode(contents))
-}
-
-fn encode(contents: LedgerContents) -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..16].copy_from_slice(&contents.total.to_le_bytes());
-    bytes[16..24].copy_from_slice(&contents.generation.to_le_bytes());
-    bytes[24..SUMMED].copy_from_slice(&contents.changes.to_le_bytes());
-    let sum = BlockSums::from_bytes(&bytes[..SUMMED]).whole();
-    bytes[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
-    bytes
 }
 
 #[cfg(all(test, shuttle))]

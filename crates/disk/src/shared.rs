@@ -27,7 +27,7 @@ use crate::{DiskConfig, Mover};
 ///
 /// It has no lock of its own: each field locks what it holds. Locks that are held together are taken
 /// in this order: [`RecreateState::is_due`] or the scan throttle, which long tasks hold; a chunk's
-/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger_check::LedgerCheck::moving); the
+/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger::check::LedgerCheck::moving); the
 /// corrupt files; the index. None but the first two is held while a listener is notified.
 #[derive(Debug)]
 pub struct Shared<M> {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
-use crate::ledger_check::LedgerCheck;
+use crate::ledger::check::LedgerCheck;
 use crate::scan_throttle::ScanThrottle;
 use crate::wait_queue::WaitQueue;
 

@@ -85,7 +85,7 @@ impl World {
 fn contents(bytes: &[u8]) -> Option<LedgerContents> {
     #[derive(Debug)]
     struct Bytes<'a>(&'a [u8]);
-    impl Storage for Bytes<'_> {
+    impl LockedFile for Bytes<'_> {
         fn lock_within(&self, _: Duration) -> io::Result<()> {
             Ok(())
         }
@@ -193,7 +193,7 @@ impl Process {
     }
 }
 
-impl Storage for Process {
+impl LockedFile for Process {
     fn lock_within(&self, _: Duration) -> io::Result<()> {
         self.lock(LEDGER)
     }
@@ -218,7 +218,7 @@ impl Storage for Process {
     }
 }
 
-/// A tier's side of the protocol, as `space.rs`, `save.rs` and `ledger_recount.rs` have it.
+/// A tier's side of the protocol, as `space.rs`, `save.rs` and `ledger/recount.rs` have it.
 struct Tier {
     process: Process,
     ledger: Ledger<Process>,

@@ -2,6 +2,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
+use super::file_contents::BYTES;
 use super::*;
 
 use Claimed::{Damaged, Full, Granted};
@@ -143,7 +144,7 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
 #[derive(Debug, Default)]
 struct Kept(Mutex<Vec<Duration>>);
 
-impl Storage for Kept {
+impl LockedFile for Kept {
     fn lock_within(&self, most: Duration) -> io::Result<()> {
         self.0.lock().unwrap().push(most);
         Err(io::ErrorKind::WouldBlock.into())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::data_dir::lock_within;
 
 /// A file that several processes have open.
-pub trait Storage: Debug {
+pub trait LockedFile: Debug {
     /// Locks it, but waits no longer than `most` for another process: `WouldBlock`.
     fn lock_within(&self, most: Duration) -> io::Result<()>;
 
@@ -23,7 +23,7 @@ pub trait Storage: Debug {
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 }
 
-impl Storage for File {
+impl LockedFile for File {
     fn lock_within(&self, most: Duration) -> io::Result<()> {
         lock_within(self, most)
     }

@@ -45,7 +45,7 @@ impl<M: Mover> Shared<M> {
 
     /// Notes a missing file that this process did not delete. If this process is alone, and no peer
     /// changed the ledger meanwhile, the ledger still counts the file, and its bytes are released.
-    /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger_check::LedgerCheck::moving) since it
+    /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger::check::LedgerCheck::moving) since it
     /// removed the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // In a foreign layout the sweep counts.
