@@ -33,7 +33,7 @@ pub fn run() -> Result<(Count, Vec<String>)> {
                 let point = mount.point.to_string_lossy();
                 count += testing::run_of(
                     "crates/file",
-                    &["conformance", "tier", "truth", "sharing"],
+                    &["conformance", "tier", "restarts", "sharing"],
                     &[("TMPDIR", &*point)],
                 )?;
             }

@@ -1,4 +1,4 @@
-//! The file tier after crashes of the machine: `crates/file/tests/crashes.rs`, where this machine
+//! The file tier after crashes of the machine: `crates/file/tests/machine_crashes.rs`, where this machine
 //! lets us mount file systems and shut them down.
 
 use anyhow::Result;
@@ -20,6 +20,6 @@ pub fn run(crashes: u32) -> Result<Result<Count, String>> {
         return Ok(Err(refused.join("; ")));
     }
     let cmd =
-        testing::workspace().args(["-p", "kvtier-file", "--test", "crashes", "--", "--nocapture"]);
+        testing::workspace().args(["-p", "kvtier-file", "--test", "machine_crashes", "--", "--nocapture"]);
     testing::run(&cmd.env("KVTIER_CRASHES", crashes.to_string()).limit_s(LIMIT_S)).map(Ok)
 }
