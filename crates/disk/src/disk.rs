@@ -12,19 +12,19 @@ use kvtier_core::{
 use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Quotas, SlotCursor};
 use kvtier_mem::{Arena, ArenaConfig};
 
-use crate::batch::{SaveBatch, eviction_hint};
 use crate::counters::add;
 use crate::data_dir::DataDir;
 use crate::layout::{self, Foreign, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::name::PAGE;
+use crate::save_batch::{SaveBatch, eviction_hint};
 use crate::shared::Shared;
 use crate::syncer::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::transfer_memory::TransferMemory;
 use crate::workers::Workers;
-use crate::{DiskConfig, load, lookup, save};
+use crate::{DiskConfig, load, lookup, remove, save};
 use start::{
     foreign_of, free_min, list_known, measure_cap, open_dir_state, refuse_reserve,
     refuse_without_facts,
@@ -307,7 +307,7 @@ impl<M: Mover> Tier for Disk<M> {
         let (reply, ticket) = self.admission.begin("remove", ctx.deadline);
         if let Some(reply) = reply {
             let shared = Arc::clone(&self.shared);
-            self.workers.pool.push(Lane::Write, move || lookup::remove(&shared, &keys, reply));
+            self.workers.pool.push(Lane::Write, move || remove::remove(&shared, &keys, reply));
         }
         ticket
     }

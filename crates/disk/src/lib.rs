@@ -10,7 +10,6 @@
 
 mod active_reads;
 mod assign_tenants;
-mod batch;
 mod changes;
 mod chunk_lengths;
 mod chunk_table;
@@ -40,12 +39,14 @@ mod mover;
 pub mod name;
 mod reconcile;
 mod recreate;
+mod remove;
 mod save;
+mod save_batch;
 mod scan_throttle;
 mod shared;
 mod space;
 mod space_accounting;
-mod submit;
+mod submit_transfer;
 mod syncer;
 mod tenant_key;
 mod thread_pool;

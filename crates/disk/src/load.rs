@@ -32,7 +32,7 @@ use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned, scatt
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::{PAGE, file_len};
 use crate::shared::Shared;
-use crate::submit::{Submitted, submit};
+use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;

@@ -25,9 +25,6 @@ const NETWORK_TICK: Duration = Duration::from_millis(400);
 const CLEAN_UP_EVERY: Duration = Duration::from_secs(5);
 /// How soon the ledger is compared with the directory again while it may be wrong.
 const CHECK_AGAIN_EVERY: Duration = Duration::from_secs(2);
-/// A snapshot is taken when all processes together journaled this much since the last one.
-const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
-
 /// The maintenance thread; [`close`](Maintenance::close) runs a last full round.
 pub struct Maintenance {
     stop: Arc<(Mutex<bool>, Condvar)>,
@@ -190,7 +187,7 @@ impl<M: Mover> MaintenanceTasks<M> {
         let staging = self.shared.data_dir.staging()?;
         let new =
             self.shared.journal.since_snapshot() + self.reader.unread_bytes(staging.name())?;
-        Ok(last || new >= SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
+        Ok(last || new >= history::SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
     }
 
     /// Merges the journals of all processes and writes a snapshot of the order of use.

@@ -29,13 +29,13 @@ use kvtier_index::ReserveRequest;
 use kvtier_key::{ChunkShape, Facts};
 use kvtier_mem::View;
 
-use crate::batch::PendingChunk;
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft};
 use crate::layout::Unshaped;
 use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
 use crate::name::PAGE;
+use crate::save_batch::PendingChunk;
 use crate::shared::Shared;
 use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};
 use crate::thread_pool::Lane;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
 
+use super::liveness::read_cap;
 use super::manifest::Manifest;
-use super::staging::read_cap;
 use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
 impl DataDir {

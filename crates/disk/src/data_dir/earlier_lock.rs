@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
 
+use super::liveness::is_of_this_format;
 use super::registration_lock::{RegistrationLock, lock_file_within};
-use super::staging::is_of_this_format;
 use super::{internal_files, kind_of, live_names};
 
 /// Its file below `.kvtier`.

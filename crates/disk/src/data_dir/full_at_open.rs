@@ -146,7 +146,7 @@ mod tests {
     use kvtier_key::Digest;
 
     use super::super::DataDir;
-    use super::super::staging::FULL_FOR;
+    use super::super::liveness::FULL_FOR;
     use super::*;
 
     struct Full {

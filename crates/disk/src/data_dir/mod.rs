@@ -14,6 +14,7 @@ mod full_at_open;
 pub mod internal_files;
 mod layout_detection;
 mod listing;
+mod liveness;
 pub mod manifest;
 mod open;
 mod process_identity;
@@ -38,6 +39,7 @@ use kvtier_core::ErrorKind;
 pub use file_system::{is_local, is_read_only, sizes};
 pub use files::{Draft, FileId, is_full};
 pub use internal_files::open_rw;
+pub use liveness::live_names;
 pub use manifest::Manifest;
 pub use process_identity::Process;
 pub use recreate::Recovered;
@@ -45,7 +47,7 @@ pub use registration_lock::{
     OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX, lock_registration_within, lock_within,
 };
 pub use scratch::Scratch;
-pub use staging::{RemovedStale, StagingDir, draft_name, live_names};
+pub use staging::{RemovedStale, StagingDir, draft_name};
 pub use upgrade::Upgrade;
 
 use self::registration_lock::lock_registration;
@@ -152,7 +154,7 @@ impl DataDir {
     /// Whether no other process has a staging directory, alive or dead. The caller holds the
     /// registration lock.
     pub fn has_only_own_staging(&self) -> io::Result<bool> {
-        Ok(staging::staging_dirs(&self.own().join("tmp"))?.len() <= 1)
+        Ok(liveness::staging_dirs(&self.own().join("tmp"))?.len() <= 1)
     }
 
     /// Removes the staging directories of processes that died since.

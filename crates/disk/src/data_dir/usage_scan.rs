@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kvtier_key::Digest;
 
-use super::{DataDir, staging};
+use super::{DataDir, liveness, staging};
 use crate::name;
 
 /// The most passes over the directory.
@@ -59,7 +59,7 @@ impl DataDir {
         let tmp = self.own().join("tmp");
         // Each process makes a directory in there when it comes, and removes it when it goes.
         let meta = fs::metadata(&tmp)?;
-        let any = staging::live_names(&tmp)?.len() > usize::from(self.has_staging_dir());
+        let any = liveness::live_names(&tmp)?.len() > usize::from(self.has_staging_dir());
         Ok(Peers { any, last_change: (meta.mtime(), meta.mtime_nsec()) })
     }
 
@@ -119,7 +119,7 @@ pub fn count(
 /// The unfinished files in all staging directories, with the bytes that they have or state,
 /// whichever is more.
 pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-    for staging in staging::staging_dirs(tmp)? {
+    for staging in liveness::staging_dirs(tmp)? {
         each_file(&staging.path(), &mut |name, inode, bytes| {
             if name != "alive" {
                 each(inode, bytes.max(staging::claimed_by(name).unwrap_or(0)));

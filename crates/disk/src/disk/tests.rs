@@ -213,7 +213,7 @@ fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     let remove = || {
         let soon = std::time::Instant::now() + std::time::Duration::from_secs(300);
         let (answer, ticket) = kvtier_core::Reply::new("remove", soon);
-        crate::lookup::remove(&disk.shared, &keys, answer);
+        crate::remove::remove(&disk.shared, &keys, answer);
         ticket.wait().unwrap()
     };
     for removed in [1, 0] {

@@ -13,7 +13,7 @@ use kvtier_index::{Chunk, Index, LastUses, TenantId};
 
 pub use journal::Journal;
 pub use reader::Reader;
-pub use snapshot::write as write_snapshot;
+pub use snapshot::{SNAPSHOT_AFTER_BYTES, write as write_snapshot};
 
 /// The contents of snapshot and journals.
 #[derive(Debug)]

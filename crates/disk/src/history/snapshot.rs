@@ -12,6 +12,9 @@ use crate::data_dir::{FileId, internal_files};
 /// The most bytes of a snapshot that are read: those of 56 million chunks.
 const BYTES_MAX: u64 = 4 << 30;
 
+/// A snapshot is taken when all processes together journaled this much since the last one.
+pub const SNAPSHOT_AFTER_BYTES: u64 = 4 << 20;
+
 /// More bytes than its first piece has.
 const PIECE_BYTES_MAX: u64 = 2 << 20;
 

@@ -28,7 +28,7 @@ use crate::load_buffers::{LoadBuffers, LoadMemory};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
 use crate::shared::Shared;
-use crate::submit::{Submitted, submit};
+use crate::submit_transfer::{Submitted, submit};
 use crate::wait_queue::WaitToken;
 use crate::workers::Workers;
 

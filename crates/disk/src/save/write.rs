@@ -14,7 +14,7 @@ use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
 use crate::shared::Shared;
 use crate::space::SpaceReservation;
-use crate::submit::{Submitted, submit};
+use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 
