@@ -3,14 +3,15 @@
 //!
 //! Files are looked at on a thread of their own, by one look at a time, which is waited for no longer
 //! than `wait_max`: the file may be on a mount that hangs. While a look is under way, other
-//! connections use what was read before. No runtime waits for that thread when it ends.
+//! connections use what was read before; a look that hangs lets one other run beside it (see
+//! [`LookTurns`]). No runtime waits for these threads when it ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
+use super::look_turns::{LookTurn, LookTurns};
 use super::{RootCerts, Tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
@@ -22,8 +23,7 @@ const REREAD_MIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct TlsConfigCache {
     shared: Arc<Shared>,
-    /// Held while files are looked at.
-    looking: Arc<tokio::sync::Mutex<()>>,
+    look_turns: LookTurns,
     wait_max: Duration,
 }
 
@@ -60,7 +60,7 @@ impl TlsConfigCache {
     pub fn new(options: TlsOptions, wait_max: Duration) -> Self {
         let TlsOptions { root_certs, http2, direct } = options;
         let shared = Arc::new(Shared { root_certs, http2, direct, state: Mutex::default() });
-        TlsConfigCache { shared, looking: Arc::default(), wait_max }
+        TlsConfigCache { shared, look_turns: LookTurns::default(), wait_max }
     }
 
     /// The configured root certificates.
@@ -80,13 +80,13 @@ impl TlsConfigCache {
             Some(tls) if !matches!(self.shared.root_certs, RootCerts::PemFile(_)) => Ok(tls),
             None if !self.shared.is_in_files() => self.shared.read(),
             Some(tls) => {
-                let Ok(turn) = Arc::clone(&self.looking).try_lock_owned() else { return Ok(tls) };
+                let Some(turn) = self.look_turns.try_turn() else { return Ok(tls) };
                 let looked = self.blocking(turn, Shared::look).await;
                 Ok(looked.and_then(|looked| looked.ok()).unwrap_or(tls))
             }
             None => {
                 let first = async {
-                    let turn = Arc::clone(&self.looking).lock_owned().await;
+                    let turn = self.look_turns.turn().await;
                     self.blocking(turn, Shared::look).await
                 };
                 timeout(self.wait_max, first).await.ok().flatten().unwrap_or_else(|| {
@@ -104,7 +104,7 @@ impl TlsConfigCache {
         if !self.shared.is_in_files() {
             return false;
         }
-        let turn = timeout(self.wait_max, Arc::clone(&self.looking).lock_owned()).await;
+        let turn = timeout(self.wait_max, self.look_turns.turn()).await;
         let Ok(turn) = turn else { return false };
         {
             let mut state = self.shared.state();
@@ -122,7 +122,7 @@ impl TlsConfigCache {
     /// Runs `work` where it may block, and waits `wait_max` for it. It keeps its turn to its end.
     async fn blocking<T: Send + 'static>(
         &self,
-        turn: OwnedMutexGuard<()>,
+        turn: LookTurn,
         work: impl FnOnce(&Shared) -> T + Send + 'static,
     ) -> Option<T> {
         let shared = Arc::clone(&self.shared);
@@ -182,6 +182,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::tls::look_turns::HANGS_AFTER;
 
     fn bundle() -> String {
         rcgen::generate_simple_self_signed(vec!["s3.test".into()]).unwrap().cert.pem()
@@ -225,6 +226,29 @@ mod tests {
         let current = TlsConfigCache { wait_max: patient, ..current };
         assert!(current.refresh(&first, Instant::now()).await, "the look has ended");
         assert!(!Arc::ptr_eq(&first, &current.tls().await.unwrap()));
+    }
+
+    /// A mount that hangs for ever, below a path that leads to a readable bundle later.
+    #[tokio::test]
+    async fn a_look_that_hangs_does_not_keep_later_ones_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let current = cache(RootCerts::PemFile(path.clone()), Duration::from_millis(50));
+        assert_eq!(current.tls().await.unwrap_err().kind(), ErrorKind::Timeout);
+        // This waits until the thread has opened the FIFO. It hangs until the writer is dropped.
+        let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, bundle()).unwrap();
+        assert_eq!(current.tls().await.unwrap_err().kind(), ErrorKind::Timeout, "so soon");
+        let current = TlsConfigCache { wait_max: Duration::from_secs(600), ..current };
+        tokio::time::pause();
+        tokio::time::advance(HANGS_AFTER).await;
+        tokio::time::resume();
+        let first = current.tls().await.unwrap();
+        assert!(current.refresh(&first, Instant::now()).await, "by the same spare turn");
+        drop(writer);
     }
 
     #[tokio::test]

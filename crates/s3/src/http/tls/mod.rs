@@ -4,6 +4,7 @@ mod buffers;
 mod config_cache;
 #[cfg(feature = "tls-direct")]
 mod direct;
+mod look_turns;
 #[cfg(test)]
 pub mod pair;
 #[cfg(feature = "tls-direct")]
