@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::features::{FeatureSupport, LastSeen};
 use crate::http::{ConnectionPool, Dialer};
 use crate::op_context::{OP_CONTEXT, OpContext};
-use crate::ops::Listings;
+use crate::ops::{LastProbe, Listings};
 use crate::region::{Destination, Destinations};
 use crate::request::Request;
 use crate::retry::{Breakers, ConcurrencyLimits, RequestClass, RetryBudget};
@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     pub bulk_delete: FeatureSupport,
     pub gets: AtomicU64,
     pub ranges: FeatureSupport,
+    /// When a refused HEAD was last looked into.
+    pub head_probe: LastProbe,
     /// The listings in progress.
     pub listings: Listings,
     /// The last response was that the bucket does not exist.
@@ -116,6 +118,7 @@ impl Client {
             bulk_delete: FeatureSupport::bulk_delete(),
             gets: AtomicU64::new(0),
             ranges: FeatureSupport::ranges(),
+            head_probe: LastProbe::default(),
             listings: Listings::default(),
             bucket_missing: AtomicBool::new(false),
             recovered: Notify::new(),

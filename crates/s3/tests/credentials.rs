@@ -75,6 +75,79 @@ async fn what_the_store_calls_expired_is_replaced_once() {
     client.list(&List::default(), None).await.unwrap();
 }
 
+/// What a source gives, one after the other.
+const TOKENS: [&str; 4] = ["first", "second", "third", "fourth"];
+
+fn rotated(n: u64) -> Result<Credentials, Error> {
+    let token = TOKENS[usize::try_from(n).unwrap()].to_owned();
+    Ok(Credentials::temporary("AKIDTEST", "secret/test+key", Some(token), None))
+}
+
+/// The store calls this token expired, in HEADs by the status alone.
+fn expired(token: &'static str) -> Rule {
+    Rule::next(Fault::Error(400, "ExpiredToken"))
+        .with("x-amz-security-token", token)
+        .times(1_000_000)
+}
+
+fn requests(server: &Server, method: &str) -> usize {
+    server.seen().iter().filter(|seen| seen.method == method).count()
+}
+
+#[tokio::test]
+async fn heads_alone_have_expired_credentials_replaced() {
+    let server = server(|_| {});
+    server.put_object("k", vec![1; 100]);
+    let (client, asked) = client_of(&server, rotated);
+    server.put_object("empty", Vec::new());
+    for (n, key) in ["k", "absent", "empty"].into_iter().enumerate() {
+        server.script(expired(TOKENS[n]));
+        let mut heads = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let client = client.clone();
+            heads.spawn(async move { client.head(key).await });
+        }
+        for found in heads.join_all().await {
+            assert_eq!(found.unwrap().is_some(), key != "absent", "all of them are sent again");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), n as u64 + 2);
+        // One probe, which is refused and then repeated with the new credentials.
+        assert_eq!(requests(&server, "GET"), 2 * (n + 1));
+        let ranged = |seen: &kvtier_testkit::s3::Seen| seen.header("range") == Some("bytes=0-0");
+        assert!(server.seen().iter().all(|seen| seen.method == "HEAD" || ranged(seen)));
+        jump(Duration::from_secs(11)).await;
+    }
+}
+
+#[tokio::test]
+async fn heads_alone_have_a_wrong_clock_corrected() {
+    let server = server(|_| {});
+    server.put_object("k", vec![1; 100]);
+    let (client, _) = client_of(&server, rotated);
+    assert!(client.head("k").await.unwrap().is_some());
+    server.script(Rule::next(Fault::Error(403, "RequestTimeTooSkewed")).times(2));
+    assert!(client.head("k").await.unwrap().is_some());
+    assert_eq!((requests(&server, "HEAD"), requests(&server, "GET")), (3, 2));
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_heads_is_asked_for_the_reason_now_and_then() {
+    let server = server(|_| {});
+    let (client, asked) = client_of(&server, rotated);
+    server.script(Rule::next(Fault::Error(403, "AccessDenied")).times(1_000_000));
+    let mut explained = 0;
+    for _ in 0..200 {
+        let error = client.head("k").await.unwrap_err();
+        assert_eq!((error.kind(), error.status()), (ErrorKind::Denied, Some(403)));
+        explained += usize::from(error.report().contains("AccessDenied"));
+        jump(Duration::from_millis(100)).await;
+    }
+    // Two in these twenty seconds, and more only where the requests themselves take long.
+    assert!((2..10).contains(&explained), "{explained} probes");
+    assert_eq!((requests(&server, "HEAD"), requests(&server, "GET")), (200, explained));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test]
 async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
     let server = server(|_| {});
