@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
 use crate::ops::save_batch::{AdmissionOrder, SaveBatch, eviction_hint};
-use crate::ops::{evict, load, lookup, save};
+use crate::ops::{evict, load, lookup, remove, save};
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};
 
@@ -252,7 +252,7 @@ impl Tier for S3Tier {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline.into());
+        let work = remove::remove(Arc::clone(&self.shared), keys, ctx.deadline.into());
         self.ask("remove", ctx, work, |answer, removed| {
             answer.complete(removed);
         })

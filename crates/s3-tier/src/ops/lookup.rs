@@ -1,15 +1,14 @@
-//! Lookups and removes.
+//! Lookups: which chunks the bucket has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence};
 use kvtier_key::Digest;
 use kvtier_s3::List;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::ops::evict;
 use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
 use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
@@ -79,13 +78,13 @@ pub async fn lookup(
 }
 
 /// What is known about each key, and the first error of a key that is unknown for it.
-struct Answers {
-    found: Vec<Presence>,
-    error: Option<Error>,
+pub struct Answers {
+    pub found: Vec<Presence>,
+    pub error: Option<Error>,
 }
 
 /// Asks with one listing if that is cheaper, else with a HEAD for each key that is not fresh.
-async fn ask(
+pub async fn ask(
     shared: &Arc<Shared>,
     keys: &[Key],
     mode: Mode,
@@ -312,44 +311,4 @@ fn hold(
         held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
     let id = held.id.map(|id| HoldId(id.as_u64()));
     Ok(found.with_hold(id, keys, &held.gone))
-}
-
-/// Removes keys that are not held, also those that other nodes wrote.
-pub async fn remove(
-    shared: Arc<Shared>,
-    keys: Arc<[Key]>,
-    deadline: Instant,
-) -> Result<Removed, Error> {
-    // A key that is unknown could be there: it is not said to be absent.
-    if let Some(error) = ask(&shared, &keys, Mode::Each, deadline).await?.error {
-        return Err(error);
-    }
-    // Sorted, so that no two removes wait for each other.
-    let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
-    digests.sort_unstable_by_key(|digest| *digest.as_bytes());
-    let mut counts = Removed::default();
-    let mut victims = Vec::new();
-    let mut last = None;
-    for digest in digests {
-        if last.replace(digest) == Some(digest) {
-            counts.absent += 1;
-            continue;
-        }
-        let guard = shared.key_locks.write(&digest).await;
-        let mut catalog = shared.catalog();
-        catalog.index.expire_holds(shared.now_ms());
-        // A victim whose key is not in use waits to be deleted: this remove takes it over.
-        catalog.index.abort_evict(&digest);
-        match catalog.index.begin_evict(&digest) {
-            kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, guard)),
-            kvtier_index::RemoveOutcome::Held => counts.held += 1,
-            _ => counts.absent += 1,
-        }
-    }
-    // Victims must be settled whatever happens to the caller; the client's deadline limits the
-    // time.
-    let wanted = victims.len();
-    let (gone, error) = evict::delete(&shared, victims).await;
-    counts.removed = gone;
-    if gone < wanted { Err(evict::not_deleted(error)) } else { Ok(counts) }
 }

@@ -4,5 +4,7 @@ pub mod evict;
 pub mod load;
 pub mod lookup;
 pub mod metadata;
+pub mod remove;
+pub mod reserve;
 pub mod save;
 pub mod save_batch;

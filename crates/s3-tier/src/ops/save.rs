@@ -17,10 +17,10 @@ use kvtier_mem::View;
 use kvtier_s3::{Checksum, Client, Multipart, Stored};
 use tokio::time::Instant;
 
-use crate::ops::evict::{SpaceReservation, reserve};
 use crate::ops::load::{ObjectState, ReadObject, classify};
 use crate::ops::lookup::head;
 use crate::ops::metadata;
+use crate::ops::reserve::{SpaceReservation, reserve};
 use crate::ops::save_batch::{AdmissionOrder, PendingChunk};
 use crate::state::counters::add;
 use crate::state::scheduler::RequestKind;
