@@ -1,6 +1,8 @@
 //! Inspects the objects of a bucket without a tier: which of them are chunks, and whether their
 //! bytes are verified.
 
+mod last_uses;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kvtier_core::{Error, ErrorKind};
@@ -9,8 +11,8 @@ use kvtier_key::names::{NameForm, Parsed};
 use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 use kvtier_s3::{Object, Provider, Put};
 
+pub use self::last_uses::{BucketUses, last_uses};
 use crate::Layout;
-pub use crate::background::last_uses::{BucketUses, last_uses};
 use crate::ops::metadata;
 use crate::ops::metadata::facts_text;
 use crate::state::layout::{OWN, model, own_name};

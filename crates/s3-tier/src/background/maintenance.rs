@@ -32,9 +32,7 @@ use tokio::time::Instant;
 
 use crate::background::journal::merge;
 use crate::background::journal::merge::JournalMerger;
-use crate::background::{
-    bucket_settings, election, listing, objects, snapshot, tenant_key, uploads,
-};
+use crate::background::{election, listing, objects, snapshot, tenant_key, uploads};
 use crate::state::cluster::{ANY, FIRST};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
@@ -140,7 +138,7 @@ pub async fn rescan(shared: Arc<Shared>) {
     let mut pause = PAUSE;
     while !shared.gate.is_closed() {
         if !known {
-            known = record(&shared, "settings", bucket_settings::check(&shared).await);
+            known = record(&shared, "settings", check_settings(&shared).await);
         }
         let done = record(&shared, "uploads", uploads::abort(&shared).await);
         pause = match shared.client.is_bucket_missing() {
@@ -150,6 +148,13 @@ pub async fn rescan(shared: Arc<Shared>) {
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Reads the bucket's settings, and keeps warnings of those that make it larger than the cap.
+async fn check_settings(shared: &Shared) -> kvtier_s3::Result<()> {
+    let caveats = shared.client.settings().await?.caveats(shared.names.root());
+    shared.cluster.notes().caveats = caveats;
+    Ok(())
 }
 
 /// The last round of an orderly shutdown. A snapshot that takes longer than `snapshot_max` is

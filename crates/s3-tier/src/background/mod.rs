@@ -2,11 +2,9 @@
 //! of the index makes a start fast, journals of all nodes keep the order of use, and a lease decides
 //! which node evicts. The bucket's settings (versions, rules, unfinished uploads) are checked too.
 
-pub mod bucket_settings;
 pub mod conditional_puts;
 pub mod election;
 pub mod journal;
-pub mod last_uses;
 pub mod lease_listing;
 pub mod listing;
 pub mod maintenance;

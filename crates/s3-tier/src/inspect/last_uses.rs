@@ -1,4 +1,4 @@
-//! TimeRange the chunks of a bucket were used last, for tools: read from its snapshot and journals.
+//! When the chunks of a bucket were used last, for tools: read from its snapshot and journals.
 
 use kvtier_index::{LastUses, ReadEnd, journal, snapshot as format};
 use kvtier_s3::{Client, ErrorKind};
@@ -9,7 +9,7 @@ use crate::background::{objects, snapshot_manifest};
 use crate::state::journal::OBJECT_BYTES_MAX;
 use crate::state::paths::Paths;
 
-/// TimeRange the chunks of a bucket were used last, as far as snapshot and journals there say.
+/// When the chunks of a bucket were used last, as far as snapshot and journals there say.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BucketUses {
