@@ -1,5 +1,7 @@
 //! What other nodes did: their journals are read and applied.
 
+mod apply;
+mod batches;
 pub mod conflicts;
 pub mod last_writes;
 pub mod merge;

@@ -1,0 +1,131 @@
+//! Applies records of other nodes to the index, where they are clearly newer than what this node
+//! saw. `merge.rs` has the rules.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kvtier_core::Event;
+use kvtier_index::Chunk;
+use kvtier_index::journal::Record;
+use kvtier_key::Digest;
+
+use crate::background::journal::conflicts::Conflicts;
+use crate::background::journal::last_writes::LastWrites;
+use crate::background::journal::time_range::{Newer, TimeRange};
+use crate::state::catalog::Catalog;
+use crate::state::counters::add;
+use crate::state::shared::Shared;
+
+/// The origin of a batch.
+#[derive(Clone, Copy)]
+pub struct BatchSource<'a> {
+    pub object: &'a Arc<str>,
+    pub when: TimeRange,
+    /// A later object of the node was applied before. Without another report of the chunk only the
+    /// bucket can decide.
+    pub late: bool,
+}
+
+impl BatchSource<'_> {
+    fn limit(&self, last: Newer) -> Newer {
+        if self.late { last.and(Newer::Unclear) } else { last }
+    }
+}
+
+/// Applies records of other nodes, unless this node has newer knowledge.
+pub struct Apply<'a> {
+    pub shared: &'a Shared,
+    pub catalog: &'a mut Catalog,
+    pub last_writes: &'a mut LastWrites,
+    pub conflicts: &'a mut Conflicts,
+}
+
+impl Apply<'_> {
+    /// Applies one record.
+    pub fn apply(&mut self, record: &Record, from: BatchSource<'_>) {
+        match record {
+            // A use in a late object is older than others of the node.
+            Record::Touch(_) if from.late => {}
+            Record::Touch(digest) => self.catalog.index.touch_batch(&[*digest]),
+            Record::Insert(chunk) => {
+                self.inserted(chunk, from);
+                self.last_writes.note(chunk.digest, from.object, from.when, true);
+            }
+            Record::Remove(digest) => {
+                self.removed(digest, from);
+                self.last_writes.note(*digest, from.object, from.when, false);
+            }
+            _ => {}
+        }
+    }
+
+    fn inserted(&mut self, chunk: &Chunk, from: BatchSource<'_>) {
+        let catalog = &mut *self.catalog;
+        let digest = chunk.digest;
+        match catalog.index.get(&digest) {
+            Some(entry) if entry.chunk.len == chunk.len => {
+                if from.late {
+                    return;
+                }
+                let _ = catalog.index.insert(*chunk);
+                // A page of a running listing may be older.
+                return catalog.note_changed(digest);
+            }
+            // It has another length than this node saw.
+            Some(_) => {
+                catalog.index.touch_batch(&[digest]);
+                return catalog.invalidate(&digest);
+            }
+            // A name that the digest does not contain comes with the next listing.
+            None if !self.shared.names.is_own() => return,
+            // It may have been saved after this node's delete and before the answer to it.
+            None if catalog.index.is_evicting(&digest) => return self.conflicts.put(*chunk),
+            None if catalog.index.is_known(&digest) => return,
+            None => {}
+        }
+        // A later delete wins, and a listing that began clearly later would have found it.
+        let absent = catalog
+            .absent_for(&digest)
+            .map_or(Newer::This, |ago| from.when.compare(&TimeRange::ago(self.shared, ago)));
+        let listed = TimeRange::at(self.shared.cluster.listed_ms.load(Ordering::Relaxed));
+        let unlisted = match from.when.compare(&listed) {
+            Newer::Other => Newer::Other,
+            _ => Newer::This,
+        };
+        let by_journal = self.last_writes.compare(&digest, from.object, from.when, true);
+        match from.limit(absent.and(unlisted).and(by_journal)) {
+            Newer::Other => {}
+            Newer::Unclear => self.conflicts.put(*chunk),
+            Newer::This => {
+                let _ = self.catalog.insert_unseen(*chunk);
+                self.catalog.changed_keys.note(digest);
+                add(&self.shared.counters.added_externally, 1);
+                self.shared.listeners.push(Event::Stored { key: digest, len: chunk.len });
+            }
+        }
+    }
+
+    fn removed(&mut self, digest: &Digest, from: BatchSource<'_>) {
+        let Some(entry) = self.catalog.index.known(digest) else { return };
+        let seen = match self.catalog.seen.ms(entry.slot) {
+            // This node has not seen it.
+            0 => Newer::This,
+            ms => from.when.compare(&TimeRange::at(ms.cast_signed())),
+        };
+        let by_journal = self.last_writes.compare(digest, from.object, from.when, false);
+        match from.limit(seen.and(by_journal)) {
+            Newer::Other => {}
+            Newer::Unclear => self.conflicts.put(entry.chunk),
+            Newer::This => {
+                let suspect = self.catalog.index.is_suspect(digest);
+                self.catalog.forget(digest);
+                self.catalog.changed_keys.note(*digest);
+                // Suspects were reported as gone before.
+                add(&self.shared.counters.deleted_externally, u64::from(!suspect));
+                if !suspect {
+                    self.shared.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                }
+            }
+        }
+    }
+}
