@@ -19,7 +19,13 @@ pub fn run(crashes: u32) -> Result<Result<Count, String>> {
     if !refused.is_empty() {
         return Ok(Err(refused.join("; ")));
     }
-    let cmd =
-        testing::workspace().args(["-p", "kvtier-file", "--test", "machine_crashes", "--", "--nocapture"]);
+    let cmd = testing::workspace().args([
+        "-p",
+        "kvtier-file",
+        "--test",
+        "machine_crashes",
+        "--",
+        "--nocapture",
+    ]);
     testing::run(&cmd.env("KVTIER_CRASHES", crashes.to_string()).limit_s(LIMIT_S)).map(Ok)
 }

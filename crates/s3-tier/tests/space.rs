@@ -25,7 +25,7 @@ fn small() -> World {
     })
 }
 
-fn deletes(asked: &[kvtier_testkit::s3::Seen]) -> usize {
+fn deletes(asked: &[kvtier_testkit::s3::SeenRequest]) -> usize {
     asked.iter().filter(|seen| seen.method == "POST" && seen.target.contains("delete")).count()
 }
 

@@ -113,7 +113,8 @@ async fn heads_alone_have_expired_credentials_replaced() {
         assert_eq!(asked.load(Ordering::SeqCst), n as u64 + 2);
         // One probe, which is refused and then repeated with the new credentials.
         assert_eq!(requests(&server, "GET"), 2 * (n + 1));
-        let ranged = |seen: &kvtier_testkit::s3::Seen| seen.header("range") == Some("bytes=0-0");
+        let ranged =
+            |seen: &kvtier_testkit::s3::SeenRequest| seen.header("range") == Some("bytes=0-0");
         assert!(server.seen().iter().all(|seen| seen.method == "HEAD" || ranged(seen)));
         jump(Duration::from_secs(11)).await;
     }

@@ -8,7 +8,7 @@ use kvtier_core::{Done, Key, Load, Loaded, Mode, Namespace, Observe, Presence, S
 use kvtier_s3::{Client, Put};
 use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_testkit::conformance::Fixture;
-use kvtier_testkit::s3::{Seen, Server, Setup};
+use kvtier_testkit::s3::{SeenRequest, Server, Setup};
 use tokio::runtime::Runtime;
 
 use super::{config_of, endpoint, server};
@@ -132,7 +132,7 @@ impl World {
     }
 
     /// What was asked of the server while `work` ran, but for what the tier does in the background.
-    pub fn asked<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<Seen>) {
+    pub fn asked<T>(&self, work: impl FnOnce() -> T) -> (T, Vec<SeenRequest>) {
         let before = self.server.seen().len();
         let done = work();
         let mut asked = self.server.seen().split_off(before);
