@@ -322,7 +322,7 @@ fn a_clock_moves_on_while_the_objects_of_timers_are_dropped() {
 
 #[test]
 fn a_ticket_that_gave_its_result_panics_and_does_not_block() {
-    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let (done, is_done) = std::sync::mpsc::sync_channel::<()>(1);
     let waiting = std::thread::spawn(move || {
         let _done = done;
         let mut ticket = Ticket::<Result<u32, Error>>::ready(Ok(7));
