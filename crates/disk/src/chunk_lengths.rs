@@ -128,9 +128,12 @@ impl Geometry {
         let name = kind(key, tenants);
         let ours = Shape::of(key, Some(len));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
+        // The usual save: its shape is known, and no file is read.
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
             return Ok(());
         }
+        // Keys with ever new models must not fill the memory. Kinds beyond the limit are saved
+        // without the comparison.
         if known.is_none()
             && self.known.read().unwrap_or_else(PoisonError::into_inner).len() >= KNOWN_MAX
         {
@@ -141,11 +144,16 @@ impl Geometry {
         let mut refused = None;
         data_dir
             .edit_manifest(REGISTRATION_WAIT_MAX, |manifest| {
+                // Under the registration lock: a peer may have noted the kind since this process
+                // read the manifest.
                 let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
                 match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
                     (Some(noted), None) => {
+                        // Not returned here: an error of the closure would look like one of the
+                        // file.
                         refused = Some(clash(data_dir.root(), &name, noted.text(), ours.text()))
                     }
+                    // Nothing to note: the next save may show more.
                     (None, _) if ours.is_any() => {}
                     (None, _) if manifest.agreed.len() >= KINDS_MAX => self.report_full(),
                     (_, agreed) => {
@@ -222,6 +230,7 @@ pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
     let named = |name: &String| name.split(' ').nth(1).is_some_and(|tenant| !is_word(tenant));
     let old: Vec<String> = manifest.agreed.keys().filter(|name| named(name)).cloned().collect();
     for name in old {
+        // A line that cannot be parsed is dropped: it must not keep a tenant's name on the medium.
         let value = manifest.agreed.remove(&name);
         let mut words = name.splitn(3, ' ');
         if let (Some(value), Some(kind), Some(tenant), Some(rest)) =

@@ -25,6 +25,8 @@ impl<M: Mover> Shared<M> {
     fn quarantine_corrupt_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
         let was_known = match self.data_dir.find(digest, len) {
+            // A save replaced the file since it was checked: the check says nothing about the new
+            // one.
             Ok(Some(there)) if there != seen => return false,
             Ok(None) => {
                 let _moving = self.space.ledger_check.moving();
@@ -32,14 +34,18 @@ impl<M: Mover> Shared<M> {
                 gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
                 return false;
             }
+            // Also where the name cannot be read: a miss is safe, and the next save clears it.
             _ => self.mark_corrupt(digest, seen),
         };
+        // The file cannot be moved. The mark keeps it a miss in this process.
         if self.data_dir.is_read_only() {
             return true;
         }
         match self.quarantine(digest, len, was_known) {
             Ok(()) => {
                 self.append_change(Record::Remove(*digest));
+                // A file from before a crash of the machine lost what was not synced, which is no
+                // sign of a bad device. Operators watch the other counter.
                 let is_torn = self
                     .data_dir
                     .removed_stale

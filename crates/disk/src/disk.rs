@@ -52,6 +52,7 @@ impl<M: Mover> Disk<M> {
         if let Some(run_config) = &config.vllm_run_config {
             layout::find_run_config(&config.path, run_config)?;
         }
+        // Refuses another layout or format before anything is measured or listed.
         let data_dir = DataDir::open(&config.path, foreign_of(&config))?;
         if let Some(run_config) = &config.vllm_run_config {
             layout::agree_on_run_config(&data_dir, run_config)?;
@@ -76,6 +77,8 @@ impl<M: Mover> Disk<M> {
         let index = Index::new(index_config, policy);
         let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        // Lists the chunks of layout `kvtier`. Those of a foreign layout follow below, when their
+        // namespace is known.
         let (dir_state, reader) = open_dir_state(data_dir, &config, index)?;
         let limits = GateLimits::new(config.ops_max, config.inflight_bytes_max);
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
@@ -103,6 +106,8 @@ impl<M: Mover> Disk<M> {
         let clock = Arc::clone(admission.timers());
         let workers = Workers { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
         let sweeper =
+            // Other programs write into a foreign layout, and no change log says so: a thread looks
+            // at the files.
             shared.data_dir.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
         let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
@@ -178,6 +183,7 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::ready(Err(refused));
         }
+        // Hits that the listing entered have no tenant yet. Their keys show it.
         self.shared.tenants.note_all(&keys);
         let is_complete = self.shared.follow_few_changes();
         // Many new records are read first, on another thread.
@@ -187,12 +193,16 @@ impl<M: Mover> Tier for Disk<M> {
         {
             return Ticket::ready(answer).release_if_dropped(hold, &self.shared, Shared::release);
         }
+        // Reads of the medium block, so they run on the pool, and the ticket ends by itself at the
+        // deadline.
         let (reply, ticket) = self.admission.begin("lookup", ctx.deadline);
         if let Some(reply) = reply {
             let shared = Arc::clone(&self.shared);
             let look = move || lookup::look(&shared, &keys, (mode, hold), reply);
             self.workers.pool.push(Lane::Read, look);
         }
+        // A caller that drops its ticket never learns the hold's id, so nothing else could release
+        // it.
         ticket.release_if_dropped(hold, &self.shared, Shared::release)
     }
 
@@ -240,6 +250,8 @@ impl<M: Mover> Tier for Disk<M> {
             let refusal = load::refusal(&op, &self.shared.mover, self.shared.memory.bounce_bytes)
                 .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
+            // Each operation is admitted by itself: one that is refused or throttled does not end
+            // the others.
             let admitted = self.admission.admit(op, slot, refusal, Loaded::Throttled);
             if let Some((op, slot)) = admitted {
                 let shared = Arc::clone(&self.shared);
@@ -257,6 +269,8 @@ impl<M: Mover> Tier for Disk<M> {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
         }
+        // An atomic set is noted before its first chunk is written, so that no lookup sees a part
+        // of it as hits.
         let set = ctx.atomic_set_of(&ops);
         let keys = || ops.iter().map(|op| &op.key);
         let batch =
@@ -266,6 +280,8 @@ impl<M: Mover> Tier for Disk<M> {
             return ticket;
         };
         let first = ctx.chain.map(|chain| ChainPlace::after(chain.parent.as_ref(), chain.depth));
+        // All chunks of the batch get their places in the chain before any of them is written: a
+        // child may be published before its parent.
         let pending = batch.add_pending(first, keys());
         drop(batch);
         for ((op, slot), pending) in ops.into_iter().zip(slots).zip(pending) {
@@ -277,6 +293,7 @@ impl<M: Mover> Tier for Disk<M> {
             );
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
+            // Refusals are answered here, on the caller's thread, and take no place in the queue.
             let throttled = Saved::Shed(ShedReason::Throttled);
             if let Some((op, slot)) = self.admission.admit(op, slot, refusal, throttled) {
                 let request = save::SaveRequest {
@@ -343,6 +360,8 @@ impl<M: Mover> Observe for Disk<M> {
         let index = self.shared.index();
         let all = index.usage();
         let quarantine_bytes = self.shared.space.quarantine_bytes.load(Ordering::Relaxed);
+        // Before the first sweep the lengths of a foreign layout's files are unknown: no usage is
+        // better than a wrong one.
         let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
         let used = is_counted.then_some(all.used + quarantine_bytes);
         let tenants = index.tenants().map(|(id, totals)| {
@@ -389,15 +408,20 @@ impl<M: Mover> Drop for Disk<M> {
     /// Ends all operations: memory is returned, unfinished files are deleted, and callers get their
     /// results or `Closed`.
     fn drop(&mut self) {
+        // No operation begins after this. Those that wait in the queues are dropped next, which
+        // answers `Closed`.
         drop(self.admission.gate().close());
         self.shared.space.queue.close();
         self.shared.memory.queue.close();
+        // The mover ends what it has in flight; its callbacks push their last jobs to the pool,
+        // which is therefore closed after it.
         self.shared.mover.close();
         self.workers.pool.close();
         self.workers.syncer.close();
         if let Some(sweeper) = &self.sweeper {
             sweeper.close();
         }
+        // Last: its final round writes the journal and the snapshot of all that happened before.
         self.maintenance.close();
     }
 }

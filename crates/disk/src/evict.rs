@@ -14,6 +14,7 @@ impl<M: Mover> Shared<M> {
     pub fn fits(&self, request: &ReserveRequest) -> bool {
         let index = self.index();
         let usage = index.usage();
+        // Reserved bytes belong to saves that are being written: they count as if they were stored.
         let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(request.bytes)
             <= usage.capacity;
         is_below_cap && !index.is_above_quota(request)
@@ -35,6 +36,7 @@ impl<M: Mover> Shared<M> {
             return;
         }
         loop {
+            // Where none of them can be deleted, another try would choose the same ones for ever.
             let victims = self.index().victims(self.now_ms(), 0);
             if victims.is_empty() || self.evict(victims) == 0 {
                 return;
@@ -68,6 +70,8 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         let _moving = self.space.ledger_check.moving();
+        // Read before the unlink: if a recount begins in between, it may have missed the file
+        // already, and then this release must not count.
         let since = self.space.ledger.generation();
         match self.data_dir.delete(&digest, len) {
             Ok(existed) => {
@@ -77,9 +81,13 @@ impl<M: Mover> Shared<M> {
                     self.uncount(if is_counted { bytes } else { 0 }, since);
                     self.append_change(Record::Remove(digest));
                 } else {
+                    // Another process or program deleted it first. Whether the bytes are still
+                    // counted depends on which.
                     self.lost(&digest, bytes);
                 }
                 self.journal.note([Record::Remove(digest)]);
+                // Only now the index releases the bytes: a save that is granted them would
+                // otherwise write before the device has the space.
                 let is_gone = self.index().finish_evict(&digest);
                 if is_gone {
                     self.listeners.push(Event::Gone { key: digest, len });
@@ -88,6 +96,8 @@ impl<M: Mover> Shared<M> {
             }
             Err(e) => {
                 self.failed(&format!("cannot delete the file of {digest}"), &e);
+                // Back into the index: the file exists and serves loads, and its bytes are still
+                // counted.
                 self.index().abort_evict(&digest);
                 false
             }

@@ -24,17 +24,22 @@ impl<M: Mover> Shared<M> {
         if let Some(foreign) = self.data_dir.foreign() {
             return self.find_foreign(foreign, key);
         }
+        // The candidates: lengths that this directory has, that of the caller's memory, and those
+        // that the namespace states.
         let mut lengths = self.lengths.all();
         lengths.extend(hint);
         lengths.extend(key.namespace().all_chunk_bytes().iter().map(|(_, bytes)| *bytes));
         lengths.sort_unstable();
         lengths.dedup();
+        // Between the look and the entry no thread of this process may delete or publish the file.
         let _one = self.name(key.digest());
         // A chunk of an incomplete atomic set is stored, and still a miss.
         if self.is_hidden(key.digest()) {
             return None;
         }
         let find = |len: u64| Some((len, self.data_dir.find(key.digest(), len).ok().flatten()?));
+        // An error of the medium counts as absent here: a miss costs a recomputation, an error
+        // would fail the lookup.
         let (len, file) = lengths.into_iter().find_map(find)?;
         self.clear_corrupt_if_replaced(key.digest(), file);
         let mut index = self.index();
@@ -44,6 +49,7 @@ impl<M: Mover> Shared<M> {
         }
         let _ = index.insert(self.chunk(key, len));
         self.space.ledger_check.found_unknown();
+        // A chunk of an incomplete atomic set enters the index and its usage, but is no hit.
         let hidden = index.is_hidden(key.digest());
         self.listeners.push(Event::Stored { key: *key.digest(), len });
         drop(index);

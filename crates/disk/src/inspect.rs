@@ -205,6 +205,7 @@ impl Directory {
     /// # Errors
     /// Those of the file system; the chunk is still stored then.
     pub fn remove(&self, chunk: &ChunkName) -> io::Result<bool> {
+        // Before the file goes: the generation of the ledger must be that from before the unlink.
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         foreign::remove_sidecar(self.layout, &self.path(chunk))?;
@@ -243,6 +244,8 @@ impl Directory {
             Err(e) => return Err(e),
         };
         self.make_own()?;
+        // The file moves through a staging directory: if this process is killed, the next start
+        // removes it and its bytes.
         let staging = data_dir::register(&own)?;
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
@@ -254,6 +257,7 @@ impl Directory {
         let release =
             |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
         let counted = self.file_len(chunk);
+        // The rename took what had the name, which need not be the file that was checked.
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier saved the chunk again between check and rename: the file is moved back, or
             // deleted where a newer one exists.

@@ -50,6 +50,7 @@ impl Leadership {
 
     /// Whether a try may succeed: most of the time another process leads.
     fn may_be_free(&self) -> bool {
+        // A look without the registration lock, which all processes of the directory share.
         let is_free = self.file.try_lock().is_ok();
         if is_free {
             let _ = self.file.unlock();
@@ -71,6 +72,7 @@ impl Leadership {
 
     /// Takes the file's lock if it is free, or a new file's. The registration lock is held.
     fn take(&mut self, data_dir: &DataDir) -> io::Result<()> {
+        // Opened again under the registration lock: the name may mean a new file since the look.
         self.file = open_rw(&self.path)?;
         self.leads = lock_and_write(&mut self.file, write_name)?;
         if !self.leads && is_leader_gone(&self.path) {

@@ -73,9 +73,11 @@ impl<M: Mover> LoadOp<M> {
     /// Finds the chunk's file and begins to read it. `token` is that of the memory queue, after a
     /// wait.
     pub fn begin(mut self, token: Option<WaitToken>) {
+        // The pool or the memory queue may have been busy past the deadline.
         if let Some(over) = self.slot.is_over() {
             return self.fail(Error::new(over, "ended before it began").with_op("load"));
         }
+        // Whatever the leases held before: until the bytes are verified, they hold none.
         self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         if self.shared.data_dir.foreign().is_some() {
             return layout::begin_load(self, token);
@@ -177,6 +179,8 @@ impl<M: Mover> LoadOp<M> {
         // Read before the attempt, as for space: memory that returns in between ends the wait at
         // once.
         let releases = Some(shared.memory.queue.releases());
+        // Every load needs a page pair, and only unaligned ones bounce memory. So the pair is taken
+        // first, and bounce memory is never held by a load that waits for a pair.
         let planned = match shared.memory.tails.lease(2 * PAGE as usize) {
             Ok(tail) => LoadBuffers::plan(into, len as usize, shared.memory.bounce(), tail),
             Err(_) => Err(NoBuffers { leases: into, error: None }),
@@ -208,6 +212,8 @@ impl<M: Mover> LoadOp<M> {
         // The load's own memory is free by now. A load that waits for it must not wait for the
         // answer of this one.
         shared.memory.queue.notify();
+        // The mover may have written bytes that are not the chunk's. A caller that ignores the
+        // result must not find a filled lease.
         if !matches!(loaded, Ok(true)) {
             self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         }
@@ -215,6 +221,7 @@ impl<M: Mover> LoadOp<M> {
             Ok(true) => {
                 add(&shared.counters.hits, 1);
                 add(&shared.counters.loaded_bytes, found.len);
+                // Before the answer: what the caller does next comes after this event.
                 shared.listeners.push(Event::Touched { key: *self.op.key.digest() });
                 shared.listeners.notify();
                 self.slot.finish(self.op, Ok(Loaded::Hit { len: found.len }));
@@ -268,6 +275,7 @@ impl<M: Mover> LoadOp<M> {
 /// footer.
 fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
     let file = shared.data_dir.open_chunk(op.key.digest(), len)?;
+    // Of the open file, not of the name, which may mean another file by now.
     let meta = file.metadata()?;
     Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
 }
@@ -303,6 +311,7 @@ impl<M: Mover> Submitted for Reading<M> {
         drop((reading, file));
         let is_bounced = buffers.is_bounced();
         let LoadMemory { mut leases, bounce, page_pair } = buffers.unpack(parts);
+        // `unseen`: the bytes went to a GPU, and no checksums were reported for them.
         let sums = if unseen { None } else { Some(take_sums(&sums)) };
         let bounce = bounce.filter(|_| is_bounced);
         let loaded = result.and_then(|_| {
@@ -318,6 +327,7 @@ impl<M: Mover> Submitted for Reading<M> {
                 None => Ok(false),
             }
         });
+        // Returned before the answer: a caller that loads again at once finds the memory free.
         drop((bounce, page_pair));
         let op = Load { key, into: leases };
         LoadOp { shared, workers, op, slot }.answer(loaded, found);
@@ -349,6 +359,8 @@ pub fn watch(
     sums: &Arc<Mutex<PieceSums>>,
     payload: &[Part],
 ) -> (crate::Watch, Option<crate::Sums>) {
+    // The mover reports bytes by part and offset; checksums are computed by the offset in the
+    // payload.
     let starts = payload
         .iter()
         .map(|part| if let Part::Read { at, .. } = part { *at } else { 0 })
@@ -384,6 +396,7 @@ pub fn copy_remaining<M: Mover>(
     len: u64,
     end: &[u8],
 ) -> io::Result<()> {
+    // Both copies are counted: tests compare them with what the docs promise.
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
@@ -444,6 +457,7 @@ pub fn refusal(op: &Load, mover: &impl Mover, bounce_bytes: usize) -> Option<Err
         ));
     }
     let far = op.into.iter().filter(|l| !l.place().is_host()).count();
+    // Host and GPU memory do not mix in one transfer.
     if far > 0 {
         return (far < op.into.len())
             .then(|| invalid("leases of host and GPU memory in one load".into()))

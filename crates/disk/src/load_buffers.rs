@@ -74,6 +74,8 @@ impl LoadBuffers {
             let mut at = 0;
             let mut kept = Vec::new();
             for (position, into) in leases.into_iter().enumerate() {
+                // Of the last leases nothing may be read directly: they get the partial page, or
+                // lie behind the payload.
                 let n = into.len().min(whole - at);
                 if n == 0 {
                     kept.push(KeptLease { position, lease: into });
@@ -84,6 +86,7 @@ impl LoadBuffers {
             }
             LoadBuffers { kept, direct: parts.len(), len }
         } else {
+            // More than all bounce memory together: to wait would be for ever.
             if whole > bounce.bytes {
                 let error = Error::new(ErrorKind::Invalid, not_aligned(bounce.bytes));
                 return Err(NoBuffers { leases, error: Some(error) });
@@ -100,6 +103,7 @@ impl LoadBuffers {
             LoadBuffers { kept, direct: 0, len }
         };
         let pair = PAGE as usize + if len > whole { PAGE as usize } else { 0 };
+        // The pair ends with the footer, or in a foreign layout holds the payload's end alone.
         parts.push(Part::Read { at: whole as u64, into: tail, len: pair });
         Ok((buffers, parts))
     }

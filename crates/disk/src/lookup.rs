@@ -13,6 +13,7 @@ pub fn lookup<M: Mover>(
     ask: impl Fn(&Key) -> Option<Option<u64>>,
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
+    // The entries lie anywhere in memory: asked for together, their cache misses overlap.
     if keys.len() > 1 {
         shared.index().prefetch(keys.iter().map(Key::digest));
     }
@@ -23,10 +24,12 @@ pub fn lookup<M: Mover>(
             None => ask(key)?,
         };
         *presence = len.map_or(Presence::Miss, |len| Presence::Hit { len });
+        // What follows the first miss of a prefix is not asked for, so it stays unknown.
         if len.is_none() && mode == Mode::Prefix {
             break;
         }
     }
+    // The keys of one lookup are a chain: eviction takes its last chunks first.
     if keys.len() > 1 {
         shared.index().learn_order(keys);
     }
@@ -41,6 +44,7 @@ fn hold_hits<M: Mover>(
     hold: Hold,
 ) -> Result<LookedUp, Error> {
     let Hold::For(ttl) = hold else { return Ok(found) };
+    // In one step: no chunk of the answer is evicted after it was seen and before it is held.
     let held = shared.index().hold_hits(shared.now_ms(), ttl, &found.hits(keys));
     let held =
         held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;

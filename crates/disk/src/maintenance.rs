@@ -49,6 +49,7 @@ impl Maintenance {
                     stopped = tasks.shared.clock.wait_until(wake, stopped, due);
                 }
                 last = *stopped;
+                // Not held during a round, so that `close` can request the stop at any time.
                 drop(stopped);
                 tasks.round(last);
                 stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +124,9 @@ impl<M: Mover> MaintenanceTasks<M> {
 
     /// Runs the tasks that are due; in the `last` round, all of them.
     fn round(&mut self, last: bool) {
+        // First of all: every task below writes into `.kvtier`.
         self.shared.restore_data_dir();
+        // Chunks are still served, so changes of peers are still followed; nothing can be written.
         if self.shared.data_dir.is_read_only() {
             return self.follow();
         }
@@ -137,12 +140,15 @@ impl<M: Mover> MaintenanceTasks<M> {
         self.run_task("clean up the change log", |tasks| tasks.shared.changes.delete_strays());
         self.follow();
         if last || self.shared.clock.elapsed(self.flushed) >= self.flush_every {
+            // Set before the work, so that a task that fails is not tried in every round.
             self.flushed = self.shared.clock.now();
             self.run_task("write the journal", |tasks| {
+                // Hosts that cannot see this process's lock go by the age of this file.
                 tasks.shared.data_dir.staging()?.heartbeat(&tasks.shared.clock)?;
                 tasks.shared.journal.flush()
             });
             self.run_task("take a snapshot", |tasks| {
+                // One process of the directory is enough: snapshots hold the order of use of all.
                 let leads = match &mut tasks.leadership {
                     Some(leadership) => leadership.lead(&tasks.shared.data_dir)?,
                     None => false,
@@ -198,16 +204,21 @@ impl<M: Mover> MaintenanceTasks<M> {
         let staging = shared.data_dir.staging()?;
         let name = staging.name();
         shared.journal.flush()?;
+        // Before the journals are read: one whose process dies after this is kept until the next
+        // snapshot.
         let living: BTreeSet<String> = live_names(&own.join("tmp"))?;
         let merged = self.reader.read(Some(name))?;
         self.reader.take_damage().into_iter().for_each(|found| shared.data_dir.note_damage(found));
+        // In slices, so that lookups are not held up by a long journal.
         for records in merged.chunks(4096) {
             let mut index = shared.index();
             records.iter().for_each(|record| history::apply(&mut index, record));
         }
+        // Records from here on go to a new file: the snapshot below has all of the old ones.
         let number = shared.journal.begin_anew();
         history::write_snapshot(&own, shared.chunks.index_mutex(), at_ms)?;
         self.reader.merged(at_ms);
+        // Only after the snapshot is in place: until then the journals are the only copy.
         self.reader.forget(&living, (name, number))
     }
 
@@ -237,6 +248,7 @@ impl<M: Mover> MaintenanceTasks<M> {
     fn evict_as_lmcache_does(&self) {
         while self.shared.may_evict() {
             let victims = self.shared.index().compat_victims(self.shared.now_ms());
+            // Victims that cannot be deleted are chosen again: the next round tries once more.
             if victims.is_empty() || self.shared.evict(victims) == 0 {
                 return;
             }
@@ -248,6 +260,8 @@ impl<M: Mover> MaintenanceTasks<M> {
     fn keep_space_free(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         let now = shared.clock.now();
+        // The budget of deletes covers the time since the last check; at most one interval, so that
+        // a tier that slept does not delete in a burst.
         let since = now
             .saturating_duration_since(std::mem::replace(&mut self.space_checked, now))
             .min(TICK);

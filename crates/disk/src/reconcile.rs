@@ -92,14 +92,18 @@ impl<M: Mover> Shared<M> {
     fn follow_insert(&self, mut chunk: Chunk) {
         let Chunk { digest, len, .. } = chunk;
         let known_len = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk.len);
+        // Most records name what the index has, this process's own among them: no system call for
+        // those.
         let is_suspect = self.index().is_suspect(&digest);
         if (known_len(&digest) == Some(len) && !is_suspect) || len == 0 || len > name::LEN_MAX {
             return;
         }
+        // From here on no thread of this process changes the file or the entry.
         let one = self.name(&digest);
         let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
         self.clear_corrupt_if_replaced(&digest, file);
         if known_len(&digest).is_some_and(|known| known != len) {
+            // The comparison of two files takes the lock of the name itself.
             drop(one);
             return self.resolve_duplicate(&digest, len);
         }
@@ -125,6 +129,8 @@ impl<M: Mover> Shared<M> {
             }
             return is_swept;
         }
+        // Like `missed` above, read before the listing begins: what changes during it is read
+        // again, and what is missed during it is not settled.
         let position = self.changes.position();
         let mut listed = Vec::new();
         if !self.reported(
@@ -133,6 +139,7 @@ impl<M: Mover> Shared<M> {
         ) {
             return false;
         }
+        // For the binary search below.
         listed.sort_unstable();
         self.apply_listing(&listed);
         self.drop_unlisted(&listed);

@@ -78,8 +78,11 @@ impl<M: Mover> Shared<M> {
     /// Continues in a `.kvtier` that was just created, or that is writable for the first time.
     fn reattach(&self) -> io::Result<()> {
         let own = self.data_dir.own();
+        // Journals are named after the staging directory, by which readers find those of dead
+        // processes.
         self.journal.rename(self.data_dir.staging()?.name());
         self.tenants.restore(&self.data_dir)?;
+        // A new file, or the one that a peer created a moment ago.
         self.space.ledger.reopen(&own)?;
         // The first process counts the directory. Saves under way were counted in the deleted
         // ledger, and are published or released with its generation.

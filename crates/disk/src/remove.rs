@@ -11,9 +11,13 @@ use crate::shared::Shared;
 /// Removes keys without holds, with their files of every length. Chunks of peers are removed too.
 pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>) {
     let mut counts = Removed::default();
+    // Chunks of peers are removed too, so the index must have them.
     shared.follow_changes();
+    // One listing of each shard for all keys: the index has one length for a key, the directory may
+    // have more.
     let files = shared.files_of(keys);
     for key in keys {
+        // The deadline passed, or the caller is gone. What was removed stays removed.
         if answer.is_over() {
             return answer.give_up();
         }
@@ -21,11 +25,14 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
         if shared.index().get(key.digest()).is_none() {
             shared.find_on_disk(key, lengths.first().copied());
         }
+        // The look at the holds and the begin of the eviction are one step: no lookup gets a hold
+        // in between.
         let mut index = shared.index();
         index.expire_holds(shared.now_ms());
         match index.begin_evict(key.digest()) {
             kvtier_index::RemoveOutcome::Gone(entry) => {
                 drop(index);
+                // Otherwise the next lookup would find the other file, and the key would be back.
                 let other = lengths.iter().filter(|len| **len != entry.chunk.len);
                 other.for_each(|len| _ = shared.delete_other(key.digest(), *len));
                 counts.removed += shared.delete(vec![entry]);

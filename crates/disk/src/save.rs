@@ -99,11 +99,14 @@ impl<M: Mover> SaveRequest<M> {
         if let Some(error) = self.shared.misfit(&self.op.key, Some(len)) {
             return self.refuse(error);
         }
+        // Layouts with headers need the tensor's shape, which the caller, the configuration or
+        // earlier files state.
         let shape = self.shape.as_deref();
         let foreign = self.shared.data_dir.foreign();
         let header = foreign.map(|foreign| foreign.header(&self.op.key, len, shape));
         match header.unwrap_or(Ok(None)) {
             Ok(header) => self.into_saving(len, header).reserve(None),
+            // No chunk has shown the shape so far. A later save may succeed, so this is no error.
             Err(Unshaped::Yet) => {
                 add(&self.shared.counters.shed, 1);
                 self.slot.finish(self.op, Ok(Saved::Shed(ShedReason::Throttled)));
@@ -125,6 +128,7 @@ impl<M: Mover> SaveRequest<M> {
                 shared.known_len(digest)
             }
         });
+        // Another length is another content: it is saved, and replaces what is stored.
         if known != Some(len) {
             return false;
         }
@@ -139,6 +143,8 @@ impl<M: Mover> SaveRequest<M> {
     fn answer_present(self) {
         let shared = self.shared;
         let digest = *self.op.key.digest();
+        // A batch of many counts as one use of its chain, which its end reports; the journal still
+        // needs each chunk.
         if self.pending.batch().has_many() {
             shared.note_use(&[digest]);
         } else {
@@ -194,6 +200,7 @@ impl<M: Mover> Saving<M> {
         if let Some(error) = self.ended("ended while it waited for space") {
             return self.end(Err(error));
         }
+        // The clone shares the queue: the save moves into the callback that the queue keeps.
         let queue = self.shared.space.queue.clone();
         // The count is read before the attempt. Space that is released in between changes it, and
         // the wait below then ends at once.
@@ -215,6 +222,7 @@ impl<M: Mover> Saving<M> {
                 drop(token);
                 self.write(None);
             }
+            // A save that is shed costs a later miss. Callers expect that of a cache, and continue.
             Err(ReserveError::Shed(reason)) => self.end(Ok(Saved::Shed(reason))),
             Err(ReserveError::Failed(e)) => self.end_without_file(e),
         }

@@ -167,6 +167,7 @@ impl<M: Mover> Shared<M> {
         if chunk.len > 0 {
             return chunk.len;
         }
+        // A chunk of a foreign layout that no load has accepted: only its file shows a length.
         let bytes = self.data_dir.bytes_on_disk(&chunk.digest, 0).ok().flatten().unwrap_or(0);
         bytes.saturating_sub(self.data_dir.file_len(0))
     }
@@ -211,6 +212,8 @@ impl<M: Mover> Shared<M> {
     pub fn forget_missing(&self, digest: &Digest, len: u64) {
         let one = self.name(digest);
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
+            // Held from the change of the index to that of the ledger: a recount concludes that
+            // both agree, and must not run between the two.
             let _moving = self.space.ledger_check.moving();
             let gone = self.forget(digest, false);
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
@@ -233,6 +236,8 @@ impl<M: Mover> Shared<M> {
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
         if corrupt {
+            // The mark stays after the entry is gone: a lookup or a listing must not enter the same
+            // file again.
             index.mark_suspect(digest);
         }
         let gone = index.forget(digest);
@@ -240,6 +245,7 @@ impl<M: Mover> Shared<M> {
             self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);
+        // The bytes of the entry are free in the index, so a save that waits may fit now.
         self.space.queue.notify();
         if gone.is_some() {
             self.journal.note([Record::Remove(*digest)]);
@@ -266,6 +272,8 @@ impl<M: Mover> Shared<M> {
     pub fn note_read_only(&self, e: &io::Error) -> bool {
         let is_read_only = e.kind() == io::ErrorKind::ReadOnlyFilesystem;
         if is_read_only {
+            // Kernels remount a file system read-only after an error. That is a state of the tier,
+            // not one fault for each save.
             self.data_dir.set_read_only(true);
         }
         is_read_only

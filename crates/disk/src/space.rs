@@ -135,6 +135,7 @@ impl<M: Mover> SpaceReservation<M> {
     /// `Shed` where there is no space and no prospect of it before the save's wait ends; `Failed`
     /// where the file cannot be created.
     pub fn reserve(&mut self) -> Result<ReserveOutcome, ReserveError> {
+        // An earlier call reserved it.
         if self.reservation.is_some() {
             return Ok(ReserveOutcome::Reserved);
         }
@@ -144,10 +145,13 @@ impl<M: Mover> SpaceReservation<M> {
                 // The sizes of victims are unknown yet, or eviction is not allowed.
                 return self.wait_or_shed(ShedReason::Full);
             }
+            // The index is locked for this one decision. Deleting victims and creating files happen
+            // without it.
             let reserved = shared.index().reserve_for(shared.now_ms(), &self.request);
             let try_again = match reserved {
                 Reserve::Granted(reservation) => {
                     self.reservation = Some(reservation);
+                    // The index agreed; now the ledger, which all processes share, must too.
                     let created = self.create_file().inspect_err(|_| self.cancel())?;
                     if matches!(created, FileOutcome::Created) {
                         return Ok(ReserveOutcome::Reserved);
@@ -171,10 +175,12 @@ impl<M: Mover> SpaceReservation<M> {
                     }
                     true
                 }
+                // These do not change by waiting: the save is shed at once.
                 Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge.into()),
                 Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth.into()),
                 Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota.into()),
                 Reserve::Full(_) => return Err(ShedReason::Full.into()),
+                // Busy: other saves are deleting victims, and their bytes are free soon.
                 _ => return self.wait_or_shed(ShedReason::Full),
             };
             if !try_again {
@@ -194,6 +200,8 @@ impl<M: Mover> SpaceReservation<M> {
     /// Creates the unfinished file and counts it in one step, then allocates it: see the ledger.
     fn create_file(&mut self) -> Result<FileOutcome, ReserveError> {
         let shared = Arc::clone(&self.shared);
+        // A victim's file of the right length has its blocks, and its bytes are counted already: no
+        // claim and no allocation.
         if let Some(recycled) = self.recycled.take() {
             if let Ok(Some(file)) = shared.data_dir.reopen(&recycled, self.size.allocated) {
                 self.draft = Some(recycled);
@@ -205,6 +213,8 @@ impl<M: Mover> SpaceReservation<M> {
             self.release_file();
         }
         let bytes = self.size.claimed;
+        // The ledger calls `create` under its lock, after the check of the cap and before the
+        // count.
         let mut created = None;
         let mut create = || created.insert(shared.data_dir.create(bytes)).is_ok();
         let claimed = shared.claim_bytes(bytes, &mut create);
@@ -214,10 +224,13 @@ impl<M: Mover> SpaceReservation<M> {
             None => return self.on_claim_refused(claimed),
         };
         self.draft = Some(draft);
+        // The file exists and the count failed. Deleted at once, or a peer's recount would count
+        // it.
         if claimed != Claimed::Granted {
             self.release_file();
             return self.on_claim_refused(claimed);
         }
+        // From here on a drop of the reservation releases the bytes.
         self.is_counted = true;
         match shared.data_dir.allocate(&file, self.size.allocated) {
             Ok(()) => self.file = Some(file),
@@ -236,6 +249,8 @@ impl<M: Mover> SpaceReservation<M> {
         if self.shared.note_read_only(&e) {
             return Err(ShedReason::ReadOnly.into());
         }
+        // `.kvtier` was deleted under the tier. Created again at most once for each save, or a race
+        // with the deleter could go on for ever.
         let is_gone = e.kind() == io::ErrorKind::NotFound
             && !std::mem::replace(&mut self.attempts.is_restored, true);
         if is_gone && self.shared.restore_data_dir() {
@@ -270,6 +285,8 @@ impl<M: Mover> SpaceReservation<M> {
         }
         self.attempts.refused += 1;
         match self.attempts.refused {
+            // Files of dead processes may fill the directory, and to remove them is cheaper than a
+            // count.
             1 => Ok(self.shared.remove_stale()),
             // A stopped process may keep the lock for hours: to wait would only hold the caller's
             // memory. Nothing can be recounted meanwhile, and to read the directory is expensive.
@@ -288,6 +305,8 @@ impl<M: Mover> SpaceReservation<M> {
     /// notification where other saves took the freed bytes. Returns whether to try again at once.
     fn on_device_full(&mut self) -> Result<bool, ReserveError> {
         let shared = Arc::clone(&self.shared);
+        // Other programs, or files that are not counted, fill the device. Eviction is the only
+        // space that this process can make.
         add(&shared.counters.device_full, 1);
         shared.space.full_device.note_seen(&shared.clock);
         if shared.free_quarantined(self.size.claimed) > 0 {
@@ -324,6 +343,8 @@ impl<M: Mover> SpaceReservation<M> {
         self.draft = None;
         self.is_counted = false;
         // The file was cut to its length.
+        // In layout `kvtier` both are equal. Foreign files are written in whole pages and cut to
+        // their length.
         let cut = self.size.claimed - self.size.published;
         if cut > 0 {
             self.shared.space.ledger.release_later(cut, since);
@@ -367,6 +388,8 @@ impl<M: Mover> SpaceReservation<M> {
         let mut rest = Vec::with_capacity(victims.len());
         let mut recycled = 0;
         for victim in victims {
+            // Only one file, only before a claim, and only of exactly this length: then nothing has
+            // to be counted.
             let fits = self.recycled.is_none()
                 && !self.is_counted
                 && victim.chunk.bytes == self.size.claimed;
@@ -382,8 +405,12 @@ impl<M: Mover> SpaceReservation<M> {
     fn recycle(&mut self, victim: &Chunk) -> bool {
         let shared = Arc::clone(&self.shared);
         let digest = &victim.digest;
+        // The lock of the name keeps saves of the chunk away, and `moving` keeps a recount from
+        // reading the directory while the file is renamed.
         let name = shared.name(digest);
         let moving = shared.space.ledger_check.moving();
+        // A load that began before still reads the file, or a save of the same key made the chunk
+        // stay. A load that begins now finds other bytes than its footer says: a miss.
         if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
             return false;
         }
@@ -392,11 +419,13 @@ impl<M: Mover> SpaceReservation<M> {
         shared.journal.note([Record::Remove(*digest)]);
         shared.append_change(Record::Remove(*digest));
         shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
+        // Released before the listeners run, since they may call the tier.
         drop((moving, name));
         add(&shared.counters.evicted, 1);
         add(&shared.counters.recycled, 1);
         shared.listeners.notify();
         self.recycled = Some(draft);
+        // The victim's bytes are this reservation's now. The total does not change.
         self.is_counted = true;
         true
     }

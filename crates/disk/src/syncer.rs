@@ -79,6 +79,8 @@ impl Shared {
                 }
                 waiting = self.work.wait(waiting).unwrap_or_else(PoisonError::into_inner);
             }
+            // Only calls from before the sync begins: one that arrives during it may have written
+            // what this sync misses.
             let calls = std::mem::take(&mut waiting.calls);
             drop(waiting);
             let synced = sync();

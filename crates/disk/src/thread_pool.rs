@@ -77,6 +77,7 @@ impl ThreadPool {
             Lane::Read => queue.reads.push_back((Instant::now(), Box::new(job))),
             Lane::Write => queue.writes.push_back((Instant::now(), Box::new(job))),
         }
+        // Taken under the lock: of two reads that arrive together the second wakes another thread.
         let reader = lane == Lane::Read && std::mem::take(&mut queue.reader_idle);
         drop(queue);
         let wake = if reader { &self.shared.reads } else { &self.shared.work };
@@ -104,6 +105,7 @@ impl ThreadPool {
 
 impl Queue {
     fn pop(&mut self, writes: bool) -> Option<(Instant, Job)> {
+        // The thread for reads alone does not count: it never runs a write that could be due.
         if !writes {
             return self.reads.pop_front();
         }

@@ -101,6 +101,7 @@ impl WaitQueue {
         }
         match entry.token {
             Some(mut token) => {
+                // The same operation again: it keeps its place, and the token is free.
                 state.waiting.push_front(callback);
                 state.is_trying = false;
                 token.is_returned = true;
@@ -108,6 +109,7 @@ impl WaitQueue {
             None => state.waiting.push_back(callback),
         }
         let must_poll = !std::mem::replace(&mut state.is_polled, true);
+        // Something was released since the operation read the count: it must not sleep over that.
         if entry.releases != Some(state.releases) {
             self.0.resume_first(state);
         }
@@ -124,6 +126,7 @@ impl WaitQueue {
     pub fn close(&self) {
         let mut state = self.0.lock();
         state.closed = true;
+        // Dropped without the lock: each drop answers a caller, which may call the tier.
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         drop(waiting);
@@ -139,6 +142,7 @@ impl Inner {
         if state.is_trying {
             return;
         }
+        // The token keeps the queue alive while its holder tries.
         let Some(queue) = self.me.upgrade() else { return };
         let Some(first) = state.waiting.pop_front() else { return };
         state.is_trying = true;

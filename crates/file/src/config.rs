@@ -137,6 +137,7 @@ impl FileConfig {
     /// Sets the most ops and bytes in flight.
     pub fn with_inflight(mut self, ops_max: u32, bytes_max: u64) -> Self {
         self.disk.ops_max = ops_max;
+        // Both bounds count: many small chunks reach the first, a few large ones the second.
         self.disk.inflight_bytes_max = bytes_max;
         self
     }

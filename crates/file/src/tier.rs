@@ -13,6 +13,7 @@ pub struct FileTier(Disk<EngineMover>);
 impl FileTier {
     /// Opens the directory and starts the engine. Errors name the path, the cause and what to do.
     pub fn open(config: FileConfig) -> Result<Self, Error> {
+        // The engine first: where it cannot start, the directory is not touched.
         let mut engine = EngineConfig::default();
         engine.kind = config.engine;
         let engine = Engine::new(engine).map_err(|e| {

@@ -42,6 +42,8 @@ impl DataDir {
         let _registration = lock_registration_within(&own, most).map_err(fail)?;
         let StoredManifest { mut manifest, is_written, _earlier } =
             self.manifest_or_last(&own, most)?;
+        // Compared below: a manifest that did not change is not written, so idle processes cause no
+        // writes.
         let before = manifest.clone();
         edit(&mut manifest)?;
         if manifest != before || !is_written {

@@ -89,6 +89,7 @@ impl DataDir {
     /// Allocates `len` bytes for an unfinished file, after the ledger granted them.
     pub fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
         // Without allocation, direct writes that extend a file run one after the other.
+        // File systems without it (`EOPNOTSUPP`) write all the same, slower.
         match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
             Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => Err(e.into()),
             _ => Ok(()),
@@ -253,6 +254,7 @@ impl DataDir {
         let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
         // By the time of the last write, which is the same for both processes: each keeps the
         // same file, so the chunk is not deleted under both of its lengths.
+        // A missing file has no time, and loses.
         let stays = if written(other)? > written(known)? { other } else { known };
         let goes = if stays == known { other } else { known };
         let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? {

@@ -72,6 +72,8 @@ impl Deleted {
         if self.is_stale_removed {
             return false;
         }
+        // Under the registration lock, as always: another process may be creating its staging
+        // directory.
         let removed = lock_registration_within(own, OPEN_WAIT_MAX)
             .and_then(|_registration| staging::remove_stale(&own.join("tmp")))
             .unwrap_or_default();
@@ -84,6 +86,8 @@ impl Deleted {
     fn delete_chunk(&mut self, root: &Path) -> bool {
         let is_deleted = (0..=255).any(|shard| {
             let mut chunks = chunks_of(root, shard);
+            // By time first: the oldest chunk of this shard. To find the oldest of all would read
+            // 256 directories.
             chunks.sort_unstable();
             self.delete_first(chunks.into_iter().map(|(_, path)| path), |path| {
                 fs::remove_file(path)

@@ -81,6 +81,7 @@ impl DataDir {
                 let send = send.clone();
                 let next = &next;
                 scope.spawn(move || {
+                    // The counter is wider than a byte, so that it passes 255 and ends the threads.
                     let shard = || u8::try_from(next.fetch_add(1, Ordering::Relaxed)).ok();
                     while let Some(shard) = shard() {
                         if send.send(self.list_shard(shard)).is_err() {
@@ -126,6 +127,7 @@ impl DataDir {
         for entry in dir.iter() {
             let entry = entry?;
             let chunk = entry.file_name().to_str().ok().and_then(name::parse);
+            // A file in another shard than its name demands would never be found by that name.
             let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
             found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));
         }

@@ -122,10 +122,14 @@ pub fn is_stale(staging: &Path, name: &str) -> io::Result<bool> {
         return Ok(noted.is_some_and(|process| process.is_gone()));
     }
     // At once: a forked child may have the file open too.
+    // The lock was free, so its process is dead, or on a host whose locks do not reach this one.
     file.unlock()?;
+    // On a local file system the lock is proof. So it is for a directory of this host on a shared
+    // one.
     if is_local(staging)? || name.split('.').next() == Some(&host()?) {
         return Ok(true);
     }
+    // Another host's lock may not be visible here. Its heartbeats are.
     let shown = file.metadata()?.modified()?;
     Ok(shown.elapsed().is_ok_and(|since| since > OTHER_HOST_DEAD_AFTER))
 }

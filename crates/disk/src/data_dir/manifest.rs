@@ -79,10 +79,14 @@ impl Manifest {
                 );
                 Error::new(ErrorKind::Invalid, what)
             }),
+            // `NotADirectory`: a file is in the place of `.kvtier`, which is repaired when the
+            // directory is opened.
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => Ok(Found::Nothing),
             Err(e) if internal_files::is_not_a_file(&e) || internal_files::is_unreadable(&e) => {
                 Ok(Found::Damaged(format!("cannot be read: {e}")))
             }
+            // Any other error may be gone at the next try: a manifest that is replaced for it would
+            // lose what peers agreed on.
             Err(e) => {
                 let what = format!("cannot read {}/.kvtier/manifest", root.display());
                 let next = match kind_of(&e) {
@@ -107,6 +111,8 @@ impl Manifest {
                 tracing::warn!("{}/.kvtier/manifest {why}", root.display());
                 Ok(Manifest { layout: layout()?.unwrap_or(wanted), ..Manifest::default() })
             }
+            // Chunks of layout `kvtier` are recognised by their names and footers, also without a
+            // manifest.
             Found::Nothing if layout_detection::is_ours(root).unwrap_or(false) => {
                 Ok(Manifest::default())
             }
@@ -142,6 +148,7 @@ impl Manifest {
         if let Some(manifest) = lines_after(text, HEAD_1) {
             return Ok(Found::Older { format: 1, manifest });
         }
+        // From here on the checksum distinguishes damage from another build's manifest.
         let Some(body) = without_crc(text) else {
             return damaged("is damaged: its checksum is wrong");
         };
@@ -152,6 +159,8 @@ impl Manifest {
             return Ok(Found::Older { format: 2, manifest });
         }
         match body.strip_prefix(ANY_HEAD) {
+            // Whole, and still not understood: another build wrote it. To replace it would destroy
+            // the directory for that build.
             Some(format) => Err(format.lines().next().unwrap_or_default().to_owned()),
             None => damaged("is another file"),
         }
@@ -285,6 +294,7 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
     };
     let found = Manifest::find(root)?;
     // Without a readable manifest the directory may be of an earlier build.
+    // Held until this function ends, so that no process of an earlier build registers meanwhile.
     let _earlier = match &found {
         Found::Nothing | Found::Damaged(_) => {
             earlier_lock::exclude_earlier_builds(root, own, OPEN_WAIT_MAX)?
@@ -300,6 +310,7 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
         Found::Damaged(why) => {
             let there =
                 layout_detection::layout_of(root, layout).map_err(|e| cannot_list(root, e))?;
+            // Checked before the damaged file is renamed: a refused process changes nothing.
             refuse_layout(root, there.unwrap_or(layout), layout)?;
             Some(
                 internal_files::rename_damaged_because(own, &path, &why).map_err(fail)?

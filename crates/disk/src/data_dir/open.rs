@@ -56,6 +56,7 @@ impl DataDir {
             }
         };
         let own = root.join(".kvtier");
+        // The first of the steps that write; each is safe to repeat after a kill.
         internal_files::make_root(root).map_err(at("create", root))?;
         let layout = foreign.as_ref().map_or(Layout::Kvtier, |foreign| foreign.layout);
         if is_read_only(root) {
@@ -66,12 +67,14 @@ impl DataDir {
         }
         // Before anything is made or locked, and again under the lock.
         manifest::refuse_other_formats(root)?;
+        // Directories of killed probes and benchmarks hold space, and no process needs them.
         scratch::sweep(root);
         internal_files::make_own(&own).map_err(at("create", &own))?;
         let mut damage = repair_within(&own, OPEN_WAIT_MAX).map_err(at("create", &own))?;
         let registration =
             lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join(LOCK)))?;
         damage.extend(manifest::agree(root, &own, layout)?);
+        // An upgrade that was killed leaves the lock of earlier builds behind.
         earlier_lock::remove_unused_earlier_lock(&own);
         let last_manifest = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
@@ -85,6 +88,7 @@ impl DataDir {
         let staging =
             StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
+        // Registered: from here on peers count this process as living.
         drop(registration);
         let data_dir = DataDir::new(root, dir.into(), last_manifest, foreign);
         *data_dir.staging.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(staging));

@@ -56,6 +56,7 @@ pub fn list(own: &Path) -> io::Result<Vec<QuarantinedFile>> {
 /// bytes that are kept.
 pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
     let bytes = fs::symlink_metadata(file)?.len();
+    // Listed each time: other processes put files there too, and a damaged chunk is rare.
     let fits = list(own).is_ok_and(|all| {
         all.len() < FILES_MAX
             && all.iter().map(|kept| kept.bytes).sum::<u64>().saturating_add(bytes) <= bytes_max
@@ -67,6 +68,7 @@ pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
     if moved {
         return Ok(bytes);
     }
+    // Kept or deleted: either way the chunk's name is free for the next save.
     fs::remove_file(file).map(|()| 0)
 }
 

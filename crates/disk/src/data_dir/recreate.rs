@@ -118,6 +118,7 @@ impl DataDir {
         let ours = fstat(self.dir().as_fd())?;
         match fs::metadata(&self.root) {
             Ok(there) => Ok((there.dev(), there.ino()) != (ours.st_dev, ours.st_ino)),
+            // The path is gone: deleted, or moved and not replaced so far.
             Err(e) if e.kind() == Io::NotFound => Ok(true),
             Err(e) => Err(e),
         }
@@ -127,6 +128,7 @@ impl DataDir {
     /// another one may be the mount point of a file system that is unmounted, and must not be filled.
     fn open_another(&self) -> io::Result<File> {
         let ours = fstat(self.dir().as_fd())?.st_dev;
+        // A missing directory would be created in its parent, whose file system counts then.
         let exists = fs::exists(&self.root)?;
         let checked =
             if exists { self.root.as_path() } else { self.root.parent().unwrap_or(&self.root) };

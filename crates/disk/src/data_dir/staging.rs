@@ -40,6 +40,8 @@ impl StagingDir {
     /// Creates the staging directory and locks it.
     pub fn create(tmp: &Path) -> io::Result<Self> {
         loop {
+            // A process may have several tiers over one directory, each with a staging directory of
+            // its own.
             let n = CREATED.fetch_add(1, Ordering::Relaxed);
             let name = format!("{}.{}.{}.{n}", host()?, std::process::id(), started_ms());
             let path = tmp.join(&name);
@@ -159,6 +161,7 @@ pub fn remove_stale(tmp: &Path) -> io::Result<RemovedStale> {
     let mut removed = RemovedStale::default();
     for staging in staging_dirs(tmp)? {
         if is_stale(&staging.path(), &staging.file_name().to_string_lossy())? {
+            // Counted before the files go, and released by the caller afterwards.
             removed.bytes += granted_bytes(&staging.path())?;
             removed.dirs += 1;
             removed.crashed_before_s = removed

@@ -97,6 +97,7 @@ impl Upgrade {
                 Error::new(kind_of(&e), what).with_cause(e, "check its permissions and free space")
             }
         };
+        // Read without a lock: most calls have nothing to do.
         let planned = Self::plan(root)?;
         if planned.from == planned.to && !own.join(EARLIER_LOCK).exists() {
             return Ok(planned);
@@ -106,6 +107,7 @@ impl Upgrade {
                 format!("cannot upgrade {}: it is mounted read-only; remount it", root.display());
             return Err(Error::new(ErrorKind::Denied, what));
         }
+        // The locks below must be regular files.
         for found in repair_within(&own, most).map_err(failed("repair", &own))? {
             tracing::warn!("{found}");
         }

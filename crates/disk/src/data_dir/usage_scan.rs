@@ -58,6 +58,7 @@ impl DataDir {
     fn peers(&self) -> io::Result<Peers> {
         let tmp = self.own().join("tmp");
         // Each process makes a directory in there when it comes, and removes it when it goes.
+        // The time is read before the names: a process that comes in between changes one of them.
         let meta = fs::metadata(&tmp)?;
         let any = liveness::live_names(&tmp)?.len() > usize::from(self.has_staging_dir());
         Ok(Peers { any, last_change: (meta.mtime(), meta.mtime_nsec()) })
@@ -104,8 +105,10 @@ pub fn count(
     mut pass: impl FnMut(&mut SeenFiles) -> io::Result<()>,
 ) -> io::Result<u64> {
     let mut seen = SeenFiles::default();
+    // A process that comes and goes during the pass leaves another time.
     let at_first = peers()?;
     for number in 0..PASSES_MAX {
+        // `seen` is kept over all passes, so each adds only what the ones before it missed.
         let before = seen.bytes;
         pass(&mut seen)?;
         let was_alone = !at_first.any && number == 0 && peers()? == at_first;
@@ -122,6 +125,7 @@ pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
     for staging in liveness::staging_dirs(tmp)? {
         each_file(&staging.path(), &mut |name, inode, bytes| {
             if name != "alive" {
+                // A file that is not allocated yet has a claim all the same, which its name states.
                 each(inode, bytes.max(staging::claimed_by(name).unwrap_or(0)));
             }
         })?;

@@ -30,6 +30,7 @@ pub fn open_dir_state(
         Error::new(crate::kind_of(&e), what.clone())
             .with_cause(e, "check its permissions and free space")
     };
+    // Caps are compared before anything is listed or changed.
     let own = data_dir.own();
     data_dir.join(config.capacity_bytes, config.shrink)?;
     let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;

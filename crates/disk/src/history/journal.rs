@@ -98,18 +98,23 @@ impl Journal {
     /// Writes the waiting records. A batch that fails is given up, and the next one goes to a new
     /// file: nothing behind a torn batch is ever read.
     pub fn flush(&self) -> io::Result<()> {
+        // The lock of the file is held for the write, that of the waiting records only for the
+        // swap: operations never wait for the medium here.
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).swap(&mut tail.spare);
         if tail.spare.is_empty() {
             return Ok(());
         }
         let mut bytes = Vec::new();
+        // By this mark a reader with another clock places the batch after the snapshot.
         let follows = tail.snapshot.mark(&self.own);
         let records = last_touches(tail.spare.drain(..));
         format::encode_after(follows, self.clock.unix_ms(), &records, &mut bytes);
+        // Whole files can be deleted, parts of one cannot.
         if tail.bytes > FILE_BYTES_MAX {
             tail.file = None;
         }
+        // Taken, and put back only after a whole write: a failed one is never appended to.
         let mut file = match tail.file.take() {
             Some(file) => file,
             None => {

@@ -76,12 +76,15 @@ impl Reader {
     /// cannot be read costs what it has, and is tried again.
     pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<RecordBatch>> {
         let mut batches = Vec::new();
+        // Sorted by owner and number, which is the order of writing for each process.
         let names = names(&self.dir)?;
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
         self.unreadable.retain(|name, _| names.contains(name));
         let mut failed = BTreeSet::new();
         // The batches of one process stay in the order of writing, even if its clock was set back.
+        // The key by which batches are sorted: those that follow the snapshot come after the
+        // others, and then the time decides.
         let mut last = (String::new(), (false, 0));
         for (n, name) in names.iter().enumerate() {
             if last.0 != owner(name) {
@@ -130,6 +133,7 @@ impl Reader {
     fn read_one(&mut self, name: &str) -> io::Result<Vec<RecordBatch>> {
         let mut file = internal_files::open_to_read(&self.dir.join(name))?;
         let mut bytes = Vec::new();
+        // Journals only grow: what was read before is not read again.
         let from = self.read.get(name).map_or(0, |read| read.to);
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;

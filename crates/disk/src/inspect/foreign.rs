@@ -160,6 +160,8 @@ pub fn check(
         Ok(facts) => facts,
         Err(damage) => return Ok(Err(damage)),
     };
+    // With facts the length must be theirs. Without, it must be the one that was listed, and below
+    // that of the headers.
     let mut len = file.metadata()?.len().saturating_sub(layout.head_bytes());
     if let Some(facts) = &facts {
         if let Err(damage) = key_of(layout, chunk, facts) {

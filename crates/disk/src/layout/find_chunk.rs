@@ -63,6 +63,7 @@ impl<M: Mover> Shared<M> {
 
     /// The state of the key's file; `None` where it is missing or no chunk.
     pub fn inspect_file(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<FoundChunk>> {
+        // A key that the layout cannot name has no file.
         let Ok(name) = foreign.layout.file_name(key.id()) else { return Ok(None) };
         let path = self.data_dir.root().join(name);
         let bytes = match std::fs::symlink_metadata(&path) {
@@ -95,6 +96,7 @@ impl<M: Mover> Shared<M> {
         let foreign = self.data_dir.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
         let mut index = self.index();
+        // The file is about to be deleted: an entry made now would outlive it.
         if index.is_evicting(key.digest()) {
             return;
         }
@@ -106,6 +108,8 @@ impl<M: Mover> Shared<M> {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let _ =
                     index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
+                // Another program may have written it, or a peer of ours, which counted it. The
+                // next sweep recounts.
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
                 self.listeners.push(Event::Stored {
                     key: *key.digest(),

@@ -87,13 +87,17 @@ impl Foreign {
             return refused(ErrorKind::Invalid, what);
         }
         let mut first = false;
+        // The first key decides for this process: from now on listed names can be turned into keys.
         let ours = self.namespace.get_or_init(|| {
             first = true;
             Arc::clone(key.namespace())
         });
+        // Files that were skipped for want of a namespace are looked at now.
         if first {
             self.request_sweep(|request| request.now = true);
         }
+        // A namespace with salts as tenants has one namespace for each salt, so the key's own salt
+        // is applied first.
         if ours.for_key(key.id()).digest() == key.namespace().digest() {
             return None;
         }

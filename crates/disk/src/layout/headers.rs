@@ -72,6 +72,7 @@ pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHead
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
         other => other?,
     };
+    // LMCache writes both from the same bytes. A difference means a torn write, or two writers.
     if got != GDS_HEADER_BYTES || beside != page.0 {
         return Ok(ParsedHeader::Invalid);
     }

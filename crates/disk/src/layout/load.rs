@@ -53,11 +53,13 @@ pub fn begin<M: Mover>(load: LoadOp<M>, token: Option<WaitToken>) {
         return load.miss(MissReason::Absent);
     }
     let digest = *load.op.key.digest();
+    // As in `load.rs`: before the file is opened.
     let reading = load.shared.readers.enter(digest);
     match plan(&load.shared, &load.op.key, load.capacity()) {
         Ok(Ok(plan)) => read(load, reading, plan, token),
         Ok(Err(Rejected::Miss(reason))) => load.miss(reason),
         Ok(Err(Rejected::Corrupt { named_len, id })) => {
+            // The file is about to be moved away, and this load reads it no more.
             drop(reading);
             // No operation may have used the chunk before.
             let foreign = load.shared.data_dir.foreign();
@@ -83,6 +85,8 @@ fn is_known_miss<M: Mover>(shared: &Shared<M>, key: &Key) -> bool {
     let is_suspect = index.is_suspect(key.digest());
     let is_hidden = index.is_hidden(key.digest());
     drop(index);
+    // Another program may have written the file again, which clears the mark. The index is unlocked
+    // for that look.
     let is_suspect = is_suspect
         && shared.data_dir.foreign().is_some_and(|foreign| {
             let _name = shared.name(key.digest());
@@ -98,9 +102,11 @@ fn plan<M: Mover>(
 ) -> io::Result<Result<ReadPlan, Rejected>> {
     let not_found = || io::Error::from(io::ErrorKind::NotFound);
     let foreign = shared.data_dir.foreign().ok_or_else(not_found)?;
+    // Computed from the key, so a chunk that no listing showed is found too.
     let name = foreign.layout.file_name(key.id()).map_err(|_| not_found())?;
     let file = shared.data_dir.open_at(&name)?;
     let meta = file.metadata()?;
+    // Of the open file: no name or index entry states a length that can be trusted here.
     let named_len = meta.len().saturating_sub(foreign.layout.head_bytes());
     let id = FileId::of(&meta);
     let bytes_on_disk = meta.len() + foreign.layout.head_bytes();
@@ -116,6 +122,8 @@ fn plan<M: Mover>(
                 (named_len, Some(facts.sums))
             }
             FactsOwner::Ours | FactsOwner::Wrong => return Ok(Err(corrupt)),
+            // A valid chunk of another namespace with the same file name. It stays, for those whose
+            // it is.
             FactsOwner::AnotherNamespace => {
                 shared.invalidate(key.digest(), bytes_on_disk);
                 return miss(MissReason::Absent);
@@ -198,6 +206,8 @@ fn read<M: Mover>(
     let BufferedLoad { shared, workers, key, slot, buffers, mut parts } = load;
     let head = shared.data_dir.head_bytes();
     let whole = found.len - found.len % PAGE;
+    // The last part is the page pair. Its first page gets the payload's end here, its second is not
+    // used.
     let mut page = parts.pop();
     let tail = match &mut page {
         Some(Part::Read { into, .. }) => {
@@ -221,10 +231,13 @@ fn read<M: Mover>(
         sums,
     };
     let file = Arc::new(file.into());
+    // A payload of less than a page has been read already, and one whose end cannot be read is no
+    // hit: no transfer is needed.
     if parts.is_empty() || load.tail.is_err() {
         let transfer = Transfer { file, parts, watch: None, sums: None };
         return load.finish(Moved { transfer, result: Ok(0), unseen: false });
     }
+    // Checksums go by offsets in the payload, transfers by offsets in the file.
     behind(head, &mut parts);
     load.submit(Transfer { file, watch, sums: reported.flatten(), parts });
 }
@@ -288,6 +301,7 @@ impl<M: Mover> Submitted for ForeignRead<M> {
         let is_bounced = buffers.is_bounced();
         parts.extend(page);
         let LoadMemory { mut leases, bounce, page_pair } = buffers.unpack(parts);
+        // How much of the last page the file has; the rest of the page is not the file's.
         let got = self.tail.as_ref().ok().copied();
         let end = page_pair.as_ref().and_then(Lease::as_host).and_then(|page| page.get(..got?));
         let mut sums = take_sums(&self.sums);
@@ -296,11 +310,14 @@ impl<M: Mover> Submitted for ForeignRead<M> {
         let split = end.and_then(|end| end.split_at_checked((found.len % PAGE) as usize));
         let payload = split.and_then(|(payload, padding)| {
             let is_right = match self.wanted {
+                // No checksums of these bytes exist. At least the file must be the one whose facts
+                // were read.
                 Some(_) if unseen => shared.is_still(key.digest(), found.named_len, found.id),
                 Some(wanted) => {
                     sums.piece(found.len - payload.len() as u64, payload);
                     sums.finish().is_some_and(|sums| sums == wanted)
                 }
+                // Without facts, a writer of whole pages is recognised by zeros behind the payload.
                 None => padding.iter().all(|byte| *byte == 0),
             };
             is_right.then_some(payload)

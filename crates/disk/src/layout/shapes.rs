@@ -66,6 +66,7 @@ impl Shapes {
         let header = header.ok_or_else(|| {
             format!("{bytes} bytes are not whole tokens of the given shape {shape}")
         })?;
+        // What a caller states is known for saves that state nothing.
         if self.is_wanted(&kind) {
             self.learned
                 .write()
@@ -79,6 +80,7 @@ impl Shapes {
     fn header(&self, id: &KeyId, bytes: u64) -> Result<Option<GdsHeader>, String> {
         let kind = Kind::of(id).ok_or("its mode has no such files")?;
         let element = element(kind.3)?;
+        // The configured shape is that of a chunk of all layers. Layerwise chunks have another.
         if let Some(shape) = self.given.as_ref().filter(|_| !kind.4) {
             let of_it = shape.header(element, bytes);
             let why = || {
@@ -156,6 +158,8 @@ impl Foreign {
             Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
             // The sweep may still find a file that states the shape.
             Ok(None) if !self.is_swept() => Err(Unshaped::Yet),
+            // After the sweep no file here states it: a file without a header would be invisible
+            // for LMCache, so the save is refused.
             Ok(None) => Err(refused(UNKNOWN.into())),
             Err(why) => Err(refused(why)),
         }

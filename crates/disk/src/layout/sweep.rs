@@ -129,6 +129,8 @@ impl<M: Mover> Shared<M> {
     /// Checks every file: enters new chunks, drops missing ones, corrects lengths, and recounts the
     /// ledger.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
+        // The thread's sweep, and those that a full ledger or a missed record asks for, run one
+        // after the other.
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let mut seen = HashSet::new();
         let mut first_error = None;
@@ -142,6 +144,8 @@ impl<M: Mover> Shared<M> {
                 true
             });
             if there {
+                // Tags instead of digests: a directory may have millions of files. Two chunks with
+                // one tag cost at most one late removal.
                 seen.insert(DigestTag::from_digest(key.digest()).as_u64());
             }
             Ok(())
@@ -153,13 +157,18 @@ impl<M: Mover> Shared<M> {
             ));
         }
         self.forget_all_but(&seen);
+        // Names of deleted files would fill the memory over time.
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
         if !self.data_dir.is_read_only() {
+            // Before the count, not after it: a chunk that is found during the count may be counted
+            // or not, and stays noted.
             foreign.forget_uncounted();
             self.recount(true)?;
         }
         let first = !foreign.is_swept();
         foreign.set_swept();
+        // Only now the bytes are known, so the cap is compared with them as at the start of layout
+        // `kvtier`.
         if !foreign.may_evict() && !self.data_dir.is_read_only() {
             let used = self.index().usage().used;
             match self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink) {

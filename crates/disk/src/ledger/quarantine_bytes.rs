@@ -20,6 +20,7 @@ impl<M: Mover> Shared<M> {
         let _moving = self.space.ledger_check.moving();
         let since = self.space.ledger.generation();
         let max = quarantine::bytes_max(self.limits.capacity_bytes);
+        // The sidecar first: without it LMCache has no such chunk.
         self.data_dir.delete_sidecar(digest)?;
         let path = self.data_dir.root().join(self.data_dir.at(digest, len)?);
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
@@ -30,6 +31,8 @@ impl<M: Mover> Shared<M> {
             true => self.data_dir.file_len(len),
             false => 0,
         };
+        // Of both differences one is zero: the file is shorter or longer than what was counted for
+        // it.
         self.space.ledger.release_later(counted.saturating_sub(kept), since);
         self.space.ledger.add(kept.saturating_sub(counted))
     }

@@ -54,6 +54,7 @@ impl<M: Mover> Shared<M> {
         }
         let check = &self.space.ledger_check;
         if !check.has_peers() {
+            // The generation in which this process saw index and ledger agree.
             let matched = check.matched();
             // Under the registration lock no peer can open the directory, so "alone" holds until
             // the release is written.
@@ -69,6 +70,8 @@ impl<M: Mover> Shared<M> {
                 Err(e) => self.failed("cannot correct the ledger", &e),
             }
         }
+        // Among peers, one of them deleted the file and its record comes soon. Alone, no record can
+        // come: the directory is compared.
         if !check.has_peers() || !check.note_lost(digest, self.clock.now()) {
             check.suspect();
         }
@@ -119,12 +122,14 @@ impl<M: Mover> Shared<M> {
         let own = self.data_dir.own();
         // Twice the total and the directory between them. If both totals are equal, no process
         // changed the ledger while the directory was read, and a difference is real.
+        // No lock is held: counting a large directory takes seconds.
         let look = || {
             let before = Ledger::peek(&own)?;
             let there = self.data_dir.count_once()?;
             Ok::<_, io::Error>((before, there, Ledger::peek(&own)?))
         };
         let checked = look().and_then(|(before, there, after)| match after {
+            // All three agree: the total, the directory, and by an earlier recount the index.
             Some(total) if total == there && self.space.ledger_check.matched().is_some() => {
                 self.space.ledger_check.clear();
                 Ok(())
@@ -135,6 +140,8 @@ impl<M: Mover> Shared<M> {
             {
                 Ok(())
             }
+            // Damaged, or different although no peer changed it, or by too much; or the index was
+            // never compared with the directory.
             _ => self.recount(true),
         });
         if let Err(e) = checked {
@@ -161,6 +168,8 @@ impl<M: Mover> Shared<M> {
         };
         if self.data_dir.foreign().is_none() {
             chunks.sort_unstable();
+            // Chunks whose files are gone and were not counted: from now on their bytes need no
+            // release.
             self.forget_uncounted(&chunks);
             self.space.ledger_check.set_matched(Some(generation));
         }
@@ -168,6 +177,7 @@ impl<M: Mover> Shared<M> {
         if before != Some(after) {
             tracing::warn!(tier = %self.caps.name, before, after, "the ledger differed from the directory; recounted");
         }
+        // The total may be lower now, and the index too: saves that wait try again.
         self.space.queue.notify();
         self.listeners.notify();
         Ok(())
@@ -188,6 +198,7 @@ impl<M: Mover> Shared<M> {
                 {
                     continue;
                 }
+                // One chunk at a time: lookups go on meanwhile.
                 let mut index = self.index();
                 if let Some(entry) = index.forget(&chunk.digest) {
                     self.listeners.push(Event::Gone { key: chunk.digest, len: entry.chunk.len });
@@ -199,6 +210,7 @@ impl<M: Mover> Shared<M> {
     /// Removes the unfinished files of dead processes, and releases their bytes. Returns whether any
     /// process had died.
     pub fn remove_stale(&self) -> bool {
+        // Before the first file is deleted, as for every release.
         let since = self.space.ledger.generation();
         let removed_stale = self.data_dir.remove_stale().unwrap_or_else(|e| {
             self.fault(format!("cannot remove the files of dead processes: {e}"));
@@ -219,6 +231,7 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes the older of a chunk's files of two lengths: that of the index and `other`.
     pub fn resolve_duplicate(&self, digest: &Digest, other: u64) {
+        // Two threads of this process may find the same pair at once.
         let _one = self.name(digest);
         let Some(IndexEntry { mut chunk, .. }) = self.index().known(digest) else { return };
         if chunk.len == other {

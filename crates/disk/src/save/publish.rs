@@ -34,6 +34,8 @@ impl<M: Mover> Saving<M> {
         let shared = Arc::clone(&self.shared);
         let Moved { transfer, result, .. } = moved;
         let written = match result {
+            // Some file systems have no space although the file was allocated, for example where
+            // blocks are compressed or copied on write. The same writes are submitted again.
             Err(e) if is_full(&e) && self.evict_for_device() => return self.submit(transfer),
             Err(e) if is_full(&e) => Err(shared.shed_by_device()),
             Err(e) => Err(shared.end_of_save(&key, "cannot write the chunk's file", e)),
@@ -49,11 +51,13 @@ impl<M: Mover> Saving<M> {
         if let Some(error) = self.ended("ended before it was published") {
             return self.end(Err(error.with_key(*key.digest())));
         }
+        // This makes the chunk visible to all processes.
         let published = self.publish_files(&key);
         shared.listeners.notify();
         if let Err(end) = published {
             return self.end(end);
         }
+        // The chunk serves loads already. Only the answer waits for the device.
         match shared.limits.durability {
             Durability::None => self.end_stored(&key, Ok(())),
             Durability::Fdatasync => {
@@ -70,6 +74,7 @@ impl<M: Mover> Saving<M> {
     /// `durability` demands it.
     fn complete_files(&mut self, key: &Key, file: &OwnedFd) -> Result<(), SaveEnd> {
         let shared = Arc::clone(&self.shared);
+        // The bytes are in the file; GPU staging memory is scarce.
         self.fetched = None;
         let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
         if let Some(facts) = self.facts.take() {
@@ -78,6 +83,7 @@ impl<M: Mover> Saving<M> {
                 return failed("cannot finish the chunk's file", e);
             }
         }
+        // Before the rename: after a crash a name must not lead to a file without its bytes.
         let is_durable = shared.limits.durability == Durability::Fdatasync;
         if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
             return failed("cannot bring the chunk to the device", e.into());
@@ -108,6 +114,7 @@ impl<M: Mover> Saving<M> {
         let _name = shared.name(digest);
         let _moving = shared.space.ledger_check.moving();
         let since = shared.space.ledger.generation();
+        // Before the rename: afterwards the old file is gone.
         let replaced_bytes = shared.counted_bytes(key, self.len);
         let Some(draft) = space.draft() else { return Ok(()) };
         match shared.data_dir.publish(draft, digest, self.len) {
@@ -118,6 +125,7 @@ impl<M: Mover> Saving<M> {
                 return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
             }
         }
+        // The sidecar last: LMCache takes a chunk for stored when the sidecar exists.
         if let Some(sidecar) = self.sidecar.take()
             && let Err(e) = shared.data_dir.publish_sidecar(&sidecar, digest)
         {
@@ -146,6 +154,7 @@ impl<M: Mover> Saving<M> {
         let shared = &self.shared;
         let digest = key.digest();
         let chunk: Chunk = shared.chunk(key, self.len).with_place(self.pending.place());
+        // The reserved bytes become the entry's in one step, so the index is never above the cap.
         let inserted = shared.index().commit(reservation, chunk);
         // Under a chunk's name there must be no file that the ledger does not count.
         let superfluous = match inserted {
@@ -177,6 +186,7 @@ impl<M: Mover> Saving<M> {
             let error = shared.io_error("save", key, "cannot bring the chunk to the device", e);
             return self.end(Err(error));
         }
+        // Chunks of peers are looked for by lengths that are in use here.
         shared.learn_length(self.len);
         add(&shared.counters.stored, 1);
         add(&shared.counters.saved_bytes, self.len);

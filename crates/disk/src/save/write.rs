@@ -41,9 +41,12 @@ impl<M: Mover> Saving<M> {
         if let Some(error) = self.ended("ended while it waited for memory") {
             return self.end(Err(error));
         }
+        // Checksums need the bytes in memory that the CPU reads. The fetch comes back here with
+        // them.
         if self.is_far() {
             return self.fetch();
         }
+        // As for space: the count of releases is read before the attempt.
         let queue = self.shared.memory.queue.clone();
         let releases = Some(queue.releases());
         match self.prepare() {
@@ -94,16 +97,20 @@ impl<M: Mover> Saving<M> {
         let Some(Unanswered { op, .. }) = &self.answer else { return Err(already_ended().into()) };
         let shared = Arc::clone(&self.shared);
         let from = self.fetched.as_ref().unwrap_or(&op.from);
+        // The last partial page and the footer share one page pair, and so one write.
         let Ok(mut tail) = shared.memory.tails.lease(2 * PAGE as usize) else {
             return Err(Unprepared::NoMemory);
         };
         let namespace = op.key.namespace().digest();
+        // Before the bytes are written: a file is published only with the checksums of what the
+        // caller gave.
         let facts = Facts::plain(*op.key.digest(), namespace, sums(&shared, from));
         let page = self.last_page(&facts, &op.key)?;
         let whole = (self.len - self.len % PAGE) as usize;
         let Ok(mut parts) = self.payload(from, whole) else { return Err(Unprepared::NoMemory) };
         let mut pair = last_bytes(from, whole);
         add(&shared.counters.copied_tail_bytes, pair.len() as u64);
+        // Direct I/O writes whole pages. The padding is zero, and loads check that.
         pair.resize(pair.len().next_multiple_of(PAGE as usize), 0);
         let last = pair.len();
         pair.extend_from_slice(&page);
@@ -115,6 +122,7 @@ impl<M: Mover> Saving<M> {
         if payload_end > 0 {
             parts.push(Part::Write { at: whole as u64, from: pair.slice(0..payload_end) });
         }
+        // Offsets so far count from the payload's begin.
         layout::behind(shared.data_dir.head_bytes(), &mut parts);
         if payload_end < pair.len() {
             parts.push(Part::Write { at: 0, from: pair.slice(payload_end..pair.len()) });
@@ -152,9 +160,12 @@ impl<M: Mover> Saving<M> {
             Part::Write { from, .. } => (from.addr() | from.len()).is_multiple_of(PAGE as usize),
             Part::Read { .. } => false,
         };
+        // The usual case: no byte is copied.
         if parts.iter().all(aligned) {
             return Ok(parts);
         }
+        // One unaligned piece is enough: then all of the payload passes through bounce memory, in
+        // one write.
         let mut bounce = self.shared.memory.bounce().arena.lease(whole)?;
         let mut at = 0;
         for part in &parts {
@@ -175,6 +186,7 @@ impl<M: Mover> Saving<M> {
     pub(super) fn evict_for_device(&mut self) -> bool {
         add(&self.shared.counters.device_full, 1);
         self.device_full += 1;
+        // Bounded: where other programs take the freed space again and again, the save is shed.
         self.device_full <= DEVICE_FULL_MAX
             && self.space.as_ref().is_some_and(SpaceReservation::evict_for_device)
     }
@@ -191,6 +203,7 @@ fn sums<M: Mover>(shared: &Shared<M>, from: &[View]) -> BlockSums {
         BlockSums::from_bytes(bytes)
     };
     match from {
+        // A chunk that goes to several tiers is summed once: the view keeps the result.
         [one] => one.memo(|| sum(one.as_ref())).cloned().unwrap_or_else(|| sum(one.as_ref())),
         many => {
             add(&shared.counters.summed_save_bytes, many.iter().map(|v| v.len() as u64).sum());
@@ -218,6 +231,7 @@ impl<M: Mover> Submitted for Saving<M> {
     }
 
     fn refused(self, refused: Refused) {
+        // Memory and file first, then the answer.
         drop(refused.transfer);
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("save");
         self.end(if refused.closed { Err(closed) } else { Ok(Saved::Shed(ShedReason::Throttled)) });
