@@ -15,20 +15,20 @@
 //! 6. [`answer`](LoadOp::answer): a hit only if the bytes were verified and are in place. A file
 //!    that failed its checks is quarantined first, on the pool, because renaming blocks.
 
+mod verify;
+
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
-use kvtier_key::{BlockSums, Key, PieceSums};
-use kvtier_mem::Lease;
+use kvtier_key::{Key, PieceSums};
 
 use crate::active_reads;
 use crate::counters::add;
 use crate::data_dir::FileId;
-use crate::footer;
 use crate::layout;
-use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned, scatter};
+use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::{PAGE, file_len};
 use crate::shared::Shared;
@@ -36,6 +36,9 @@ use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;
+
+use verify::verify;
+pub use verify::{copy_remaining, take_sums, watch};
 
 pub type LoadSlot = Slot<Load, Loaded>;
 
@@ -345,104 +348,6 @@ impl<M: Mover> Submitted for Reading<M> {
 pub fn finish_refused(slot: LoadSlot, op: Load, is_closed: bool) {
     let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
     slot.finish(op, if is_closed { Err(closed) } else { Ok(Loaded::Throttled) });
-}
-
-/// Takes the checksums that a transfer computed.
-pub fn take_sums(sums: &Mutex<PieceSums>) -> PieceSums {
-    let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-    std::mem::replace(&mut *sums, PieceSums::new(0))
-}
-
-/// Computes checksums of the payload's whole pages as they arrive. Where the CPU cannot see the
-/// bytes, the mover may report their checksums. Parts beyond `payload` are left out.
-pub fn watch(
-    sums: &Arc<Mutex<PieceSums>>,
-    payload: &[Part],
-) -> (crate::Watch, Option<crate::Sums>) {
-    // The mover reports bytes by part and offset; checksums are computed by the offset in the
-    // payload.
-    let starts = payload
-        .iter()
-        .map(|part| if let Part::Read { at, .. } = part { *at } else { 0 })
-        .collect::<Arc<[u64]>>();
-    let is_far = |part: &Part| matches!(part, Part::Read { into, .. } if !into.place().is_host());
-    let reported = payload.iter().any(is_far).then(|| (Arc::clone(&starts), Arc::clone(sums)));
-    let reported = reported.map(|(starts, sums)| -> crate::Sums {
-        Box::new(move |part, offset, unit, crcs| {
-            if let Some(start) = starts.get(part) {
-                sums.lock().unwrap_or_else(PoisonError::into_inner).units(
-                    start + offset,
-                    unit,
-                    crcs,
-                );
-            }
-        })
-    });
-    let sums = Arc::clone(sums);
-    let watch = move |part: usize, offset, bytes: &[u8]| {
-        if let Some(start) = starts.get(part) {
-            sums.lock().unwrap_or_else(PoisonError::into_inner).piece(start + offset, bytes);
-        }
-    };
-    (Box::new(watch), reported)
-}
-
-/// Copies what did not arrive in the caller's leases by itself: bounce memory, and `end`, the
-/// payload's last partial page. A failure says nothing about the file.
-pub fn copy_remaining<M: Mover>(
-    shared: &Shared<M>,
-    into: &mut [Lease],
-    bounce: Option<&Lease>,
-    len: u64,
-    end: &[u8],
-) -> io::Result<()> {
-    // Both copies are counted: tests compare them with what the docs promise.
-    let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
-    add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
-    add(&shared.counters.copied_tail_bytes, end.len() as u64);
-    let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
-        if lease.place().is_host() {
-            lease.write_at(at, bytes).map_err(io::Error::other)
-        } else {
-            shared.mover.put(lease, at, bytes)
-        }
-    };
-    scatter(into, 0, bounce, write)
-        .and_then(|()| scatter(into, len as usize - end.len(), end, write))
-        .map_err(|e| {
-            io::Error::other(format!(
-                "the bytes are right, and cannot be copied into the caller's memory: {e}"
-            ))
-        })
-}
-
-/// Compares key, namespace, lengths and every byte's checksum with the footer; without `sums`, all
-/// but the checksums. Returns the payload's last partial page.
-fn verify<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
-    let pair = pair.as_host()?;
-    // The last partial page of the payload and the footer were read together, so one read serves
-    // both.
-    let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
-    let (facts, name) = footer::decode(page).ok()?;
-    let (tail, padding) = padded.split_at_checked((len % PAGE) as usize)?;
-    let found = |mut sums: PieceSums| -> Option<BlockSums> {
-        sums.piece(len - tail.len() as u64, tail);
-        sums.finish()
-    };
-    let is_right = sums.is_none_or(|sums| found(sums).is_some_and(|found| found == facts.sums));
-    let is_same = facts.key == *key.digest()
-        && facts.namespace == key.namespace().digest()
-        && facts.raw_len == len
-        && facts.codec.0 == 0
-        && facts.key_id == 0
-        // A writer that has only the key's digest leaves the key out: the digest covers all of it.
-        && (name.is_empty() || name == key.canonical())
-        && facts.sums.len() == len
-        && is_right
-        // The padding is not covered by the checksums of the payload, but a reader of the file must
-        // find it as it was written.
-        && padding.iter().all(|b| *b == 0);
-    is_same.then_some(tail)
 }
 
 /// Why a load can never succeed here, whatever the state of the tier.

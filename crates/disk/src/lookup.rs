@@ -57,7 +57,8 @@ fn hold_hits<M: Mover>(
 pub fn look<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
-    how: (Mode, Hold),
+    mode: Mode,
+    hold: Hold,
     answer: Reply<LookedUp>,
 ) {
     // A chunk without a record in the change log may be found by its name.
@@ -66,6 +67,6 @@ pub fn look<M: Mover>(
         true => None,
         false => Some(asks_names.then(|| shared.find_on_disk(key, None)).flatten()),
     };
-    let Some(found) = lookup(shared, keys, how.0, how.1, ask) else { return answer.give_up() };
+    let Some(found) = lookup(shared, keys, mode, hold, ask) else { return answer.give_up() };
     answer.complete_or_release(found, |hold| shared.release(hold));
 }

@@ -219,7 +219,7 @@ impl<M: Mover> MaintenanceTasks<M> {
         history::write_snapshot(&own, shared.chunks.index_mutex(), at_ms)?;
         self.reader.merged(at_ms);
         // Only after the snapshot is in place: until then the journals are the only copy.
-        self.reader.forget(&living, (name, number))
+        self.reader.forget(&living, name, number)
     }
 
     /// Trims the quarantine, removes what dead processes left, and compares a ledger that may be

@@ -14,17 +14,17 @@
 //! never counts less than the device holds. A victim's file of exactly the right length is written
 //! over instead of deleted: it keeps its bytes counted (`recycle`).
 
+mod on_full;
+
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvtier_core::{Event, ShedReason};
-use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, IndexEntry, Refusal, Reservation, Reserve, ReserveRequest};
+use kvtier_core::ShedReason;
+use kvtier_index::{Refusal, Reservation, Reserve, ReserveRequest};
 
-use crate::counters::add;
-use crate::data_dir::{Draft, is_full};
+use crate::data_dir::Draft;
 use crate::ledger::{Claimed, Generation};
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -242,90 +242,6 @@ impl<M: Mover> SpaceReservation<M> {
         Ok(FileOutcome::Created)
     }
 
-    fn on_create_failed(&mut self, e: io::Error) -> Result<FileOutcome, ReserveError> {
-        if is_full(&e) {
-            return Ok(FileOutcome::DeviceFull);
-        }
-        if self.shared.note_read_only(&e) {
-            return Err(ShedReason::ReadOnly.into());
-        }
-        // `.kvtier` was deleted under the tier. Created again at most once for each save, or a race
-        // with the deleter could go on for ever.
-        let is_gone = e.kind() == io::ErrorKind::NotFound
-            && !std::mem::replace(&mut self.attempts.is_restored, true);
-        if is_gone && self.shared.restore_data_dir() {
-            self.create_file()
-        } else {
-            Err(ReserveError::Failed(e))
-        }
-    }
-
-    /// The ledger refused the claim. A damaged ledger is recounted and asked again.
-    fn on_claim_refused(&mut self, claimed: Claimed) -> Result<FileOutcome, ReserveError> {
-        if claimed == Claimed::Damaged {
-            match self.shared.recount(false) {
-                Ok(()) => return self.create_file(),
-                Err(e) => self.shared.failed("cannot recount the ledger", &e),
-            }
-        }
-        Ok(FileOutcome::LedgerFull)
-    }
-
-    /// The index has space and the ledger has none. The directory is filled by files that the index
-    /// lacks, by unfinished files of peers, or by files that are gone and still counted. Takes the
-    /// next step against that, and returns whether to try again at once.
-    fn on_ledger_full(&mut self) -> Result<bool, ReserveError> {
-        if self.shared.follow_changes().records > 0 {
-            return Ok(true);
-        }
-        self.shared.space.ledger_check.suspect();
-        // A listing is expensive; between two listings the oldest chunks are evicted.
-        if self.shared.relist() || self.evict_oldest() {
-            return Ok(true);
-        }
-        self.attempts.refused += 1;
-        match self.attempts.refused {
-            // Files of dead processes may fill the directory, and to remove them is cheaper than a
-            // count.
-            1 => Ok(self.shared.remove_stale()),
-            // A stopped process may keep the lock for hours: to wait would only hold the caller's
-            // memory. Nothing can be recounted meanwhile, and to read the directory is expensive.
-            _ if self.shared.space.ledger.is_kept() => Err(ShedReason::Full.into()),
-            _ if self.shared.clock.now() < self.wait_until => Ok(false),
-            _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
-                // Another thread may have done it before: in both cases there may be space now.
-                self.shared.check_ledger();
-                Ok(true)
-            }
-            _ => Err(ShedReason::Full.into()),
-        }
-    }
-
-    /// The device is full below the cap. Evicts the bytes of one file at once, and again after each
-    /// notification where other saves took the freed bytes. Returns whether to try again at once.
-    fn on_device_full(&mut self) -> Result<bool, ReserveError> {
-        let shared = Arc::clone(&self.shared);
-        // Other programs, or files that are not counted, fill the device. Eviction is the only
-        // space that this process can make.
-        add(&shared.counters.device_full, 1);
-        shared.space.full_device.note_seen(&shared.clock);
-        if shared.free_quarantined(self.size.claimed) > 0 {
-            return Ok(true);
-        }
-        if self.evict_oldest() {
-            self.attempts.device_evicted += self.size.claimed;
-            return Ok(self.attempts.device_evicted <= 2 * self.size.claimed);
-        }
-        // All other chunks are held, or being written.
-        match self.wait_or_shed(ShedReason::DeviceFull) {
-            Ok(_) => Ok(false),
-            Err(error) => {
-                shared.space.full_device.note_shed(&shared.clock);
-                Err(error)
-            }
-        }
-    }
-
     /// Takes the open unfinished file, to write it.
     pub fn take_file(&mut self) -> Option<File> {
         self.file.take()
@@ -358,76 +274,6 @@ impl<M: Mover> SpaceReservation<M> {
         self.draft = None;
         self.is_counted = false;
         self.shared.uncount(self.size.claimed, since);
-    }
-
-    /// Frees space on a device that is full below the cap, while the file is written. Returns
-    /// whether anything was deleted.
-    pub fn evict_for_device(&self) -> bool {
-        self.shared.space.full_device.note_seen(&self.shared.clock);
-        let cleared = self.shared.free_quarantined(self.size.claimed);
-        if !self.shared.may_evict() {
-            return cleared > 0;
-        }
-        let wanted = self.size.claimed.saturating_sub(cleared);
-        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), wanted);
-        self.shared.evict(victims) + cleared as usize > 0
-    }
-
-    fn evict_oldest(&mut self) -> bool {
-        if !self.shared.may_evict() {
-            return false;
-        }
-        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), self.size.claimed);
-        self.evict_or_recycle(victims)
-    }
-
-    /// Evicts. The first victim whose file has the claimed length is taken over instead of deleted.
-    /// Returns whether any chunk was evicted.
-    fn evict_or_recycle(&mut self, victims: Vec<IndexEntry>) -> bool {
-        let shared = Arc::clone(&self.shared);
-        let mut rest = Vec::with_capacity(victims.len());
-        let mut recycled = 0;
-        for victim in victims {
-            // Only one file, only before a claim, and only of exactly this length: then nothing has
-            // to be counted.
-            let fits = self.recycled.is_none()
-                && !self.is_counted
-                && victim.chunk.bytes == self.size.claimed;
-            if fits && self.recycle(&victim.chunk) { recycled += 1 } else { rest.push(victim) }
-        }
-        let gone = recycled + shared.evict(rest);
-        // Saves that wait for the victims try again, also where this save took their space.
-        shared.space.queue.notify();
-        gone > 0
-    }
-
-    /// Takes over a victim's file, and with it its bytes in the ledger.
-    fn recycle(&mut self, victim: &Chunk) -> bool {
-        let shared = Arc::clone(&self.shared);
-        let digest = &victim.digest;
-        // The lock of the name keeps saves of the chunk away, and `moving` keeps a recount from
-        // reading the directory while the file is renamed.
-        let name = shared.name(digest);
-        let moving = shared.space.ledger_check.moving();
-        // A load that began before still reads the file, or a save of the same key made the chunk
-        // stay. A load that begins now finds other bytes than its footer says: a miss.
-        if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
-            return false;
-        }
-        let Ok(Some(draft)) = shared.data_dir.recycle(digest, victim.len) else { return false };
-        shared.index().finish_evict(digest);
-        shared.journal.note([Record::Remove(*digest)]);
-        shared.append_change(Record::Remove(*digest));
-        shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
-        // Released before the listeners run, since they may call the tier.
-        drop((moving, name));
-        add(&shared.counters.evicted, 1);
-        add(&shared.counters.recycled, 1);
-        shared.listeners.notify();
-        self.recycled = Some(draft);
-        // The victim's bytes are this reservation's now. The total does not change.
-        self.is_counted = true;
-        true
     }
 
     /// Returns the reservation to the index.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use kvtier_core::{ManualClock, Namespace};
 use kvtier_index::journal::Record;

@@ -83,7 +83,8 @@ impl Journal {
     /// The journal of the process whose staging directory is `name`. Its batches have this clock's
     /// wall time.
     pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
-        let (own, dir) = (own.to_owned(), own.join("journal"));
+        let dir = own.join("journal");
+        let own = own.to_owned();
         let clock = clock.clone();
         let name = Mutex::new(name.to_owned());
         Journal { own, dir, clock, name, waiting: Mutex::default(), file: Mutex::default() }

@@ -198,12 +198,11 @@ impl Reader {
     }
 
     /// Deletes journals that a new snapshot made obsolete: those of dead processes, those that were
-    /// complete when they were read, and this process's own before number `ours.1`.
-    pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
+    /// complete when they were read, and those of the process `own` before the number `before`.
+    pub fn forget(&mut self, living: &BTreeSet<String>, own: &str, before: u64) -> io::Result<()> {
         let mut done = Ok(());
         for name in names(&self.dir)? {
-            let is_old =
-                owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
+            let is_old = owner(&name) == own && number(&name).is_none_or(|number| number < before);
             let is_over = |read: &ReadProgress| {
                 !read.is_awaited && (read.is_complete || !living.contains(owner(&name)))
             };
@@ -279,13 +278,13 @@ mod tests {
             );
         }
         let exists = || journal.join("a.1.0.0.1").is_symlink();
-        reader.forget(&["a.1.0.0".to_owned()].into(), ("b.1.0.0", 1)).unwrap();
+        reader.forget(&["a.1.0.0".to_owned()].into(), "b.1.0.0", 1).unwrap();
         assert!(exists(), "its process lives");
         reader.note_unreadable("a.1.0.0.1", &io::Error::from_raw_os_error(nix::libc::ESTALE));
-        reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
+        reader.forget(&BTreeSet::new(), "b.1.0.0", 1).unwrap();
         assert!(exists(), "another try may read it");
         reader.read(None).unwrap();
-        reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
+        reader.forget(&BTreeSet::new(), "b.1.0.0", 1).unwrap();
         assert!(!exists());
         // One that can be read again is read.
         fs::write(journal.join("c.1.0.0.1"), "").unwrap();

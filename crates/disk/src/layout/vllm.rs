@@ -69,7 +69,8 @@ pub fn agree_on_run_config(data_dir: &DataDir, config: &VllmRunConfig) -> Result
     if found == StoredConfig::Same || data_dir.is_read_only() {
         return Ok(());
     }
-    let (path, own) = (data_dir.root().join(config.path()), data_dir.own());
+    let path = data_dir.root().join(config.path());
+    let own = data_dir.own();
     let written = data_dir.with_registration_lock_at_open(|_| {
         // A peer may have been faster.
         match find_run_config(data_dir.root(), config).map_err(std::io::Error::other)? {
