@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::AsyncWriteExt;
 
-use super::super::body_sink::BodyBuffer;
+use super::super::body_sink::{BodyBuffer, BodySink};
 use super::test_connections::{Server, connections};
 use super::*;
 

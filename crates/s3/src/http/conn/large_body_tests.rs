@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::super::body_sink::{BodyBuffer, BodyObserver};
+use super::super::body_sink::{BodyBuffer, BodyObserver, BodySink};
 use super::test_connections::{Server, connections};
 use super::*;
 

@@ -4,7 +4,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::body_sink::BodyBuffer;
+use super::super::body_sink::{BodyBuffer, BodySink};
 use super::super::tls::pair::{DIRECT, narrow};
 use super::*;
 
