@@ -13,6 +13,7 @@ use crate::http::{
 use crate::op_context;
 use crate::region::Destination;
 use crate::request::{Payload, Request, Signer, Signing};
+use crate::request_log::LoggedRequest;
 use crate::retry::{
     Admission, AttemptError, RequestClass, RequestPermit, RetryAction, StoreRefusal, classify,
 };
@@ -109,7 +110,9 @@ impl Inner {
         }
         let unsigned = request.payload == Payload::Bulk && !sign_body;
         let answer = self.exchange(&mut transport, request, ahead_space).await;
-        log(request, sent_at, &answer);
+        let Request { method, key, query, .. } = *request;
+        let logged = LoggedRequest { method, key, query, sent_at };
+        logged.log(answer.as_ref().map(|(head, _)| head.status).map_err(|failure| &failure.error));
         let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
         let (head, early) = answer?;
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
@@ -433,40 +436,6 @@ impl PendingResponse {
             inner.counters.clock_corrections.one();
         }
         inner.or_elsewhere(failure, &destination)
-    }
-}
-
-/// Logs an attempt at level `debug`: what was asked, what the store answered and when. Cache salts,
-/// which the names of objects in LMCache's layouts hold, are secret: names end where a salt begins,
-/// and of the query only the names are shown, since prefixes and markers of listings are names of
-/// objects too.
-fn log(
-    request: &Request<'_>,
-    sent_at: Instant,
-    answer: &Result<(ResponseHead, bool), AttemptError>,
-) {
-    if !tracing::enabled!(tracing::Level::DEBUG) {
-        return;
-    }
-    let key = without_salt(request.key.unwrap_or_default());
-    let method = request.method;
-    let key = &*key;
-    let query: Vec<&str> = request.query.iter().map(|(name, _)| *name).collect();
-    let ms = sent_at.elapsed().as_secs_f64() * 1e3;
-    match answer {
-        Ok((head, _)) => tracing::debug!(method, key, ?query, status = head.status, ms, "request"),
-        Err(failure) => {
-            tracing::debug!(method, key, ?query, ms, error = %failure.error, "request failed")
-        }
-    }
-}
-
-/// The name of an object, `***` for what follows its fourth `@`: in LMCache's layouts a cache salt
-/// is there.
-fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
-    match key.match_indices('@').nth(3) {
-        Some((at, _)) => format!("{}@***", &key[..at]).into(),
-        None => key.into(),
     }
 }
 

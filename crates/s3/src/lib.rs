@@ -51,6 +51,7 @@ mod percent_encode;
 pub mod probe;
 mod region;
 mod request;
+mod request_log;
 mod response_check;
 mod retry;
 mod sign;
