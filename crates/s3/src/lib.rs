@@ -96,7 +96,7 @@ pub mod fuzzing {
         crate::xml::ErrorDocument::of(bytes);
         crate::ops::fuzz_answers(bytes);
         crate::probe::fuzz_settings(bytes);
-        crate::creds::current::fuzz_session(bytes);
+        crate::creds::identity::fuzz_session(bytes);
     }
 
     /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does

@@ -3,11 +3,11 @@
 pub(crate) mod cache;
 #[cfg(feature = "aws-config")]
 mod chain;
-pub(crate) mod current;
 mod env;
-mod find;
+pub(crate) mod identity;
 mod profile;
 mod refusals;
+mod source;
 
 use std::fmt;
 use std::future::Future;
@@ -24,8 +24,8 @@ use crate::time::Stamp;
 #[cfg(feature = "aws-config")]
 pub use chain::{AwsChain, ChainConfig, discover};
 pub use env::from_env;
-pub use find::{Source, find, locate};
 pub use profile::from_profile;
+pub use source::{Source, find, locate};
 
 /// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped
 /// when the last one drops.

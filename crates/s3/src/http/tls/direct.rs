@@ -312,6 +312,6 @@ impl<S: Secrets> Direct<S> {
 }
 
 #[cfg(any(test, fuzzing, clippy))]
-pub mod model;
+pub mod scripted_server;
 #[cfg(test)]
 mod tests;

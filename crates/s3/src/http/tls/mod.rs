@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 
 pub use self::config_cache::{TlsConfigCache, TlsOptions};
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
-pub use self::direct::model::play as fuzz_records;
+pub use self::direct::scripted_server::play as fuzz_records;
 pub use self::session::TlsSession;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
