@@ -205,6 +205,7 @@ unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -
         return status(INVALID_VALUE);
     }
     // SAFETY: as cuFile requires of the caller, and not null.
+    // The checks below come in the order in which libcufile reports their errors.
     let (fd, kind) = unsafe { ((*descr).file as c_int, (*descr).kind) };
     let inode = match inode(fd) {
         Some(inode) if kind == 1 => inode,
@@ -227,6 +228,7 @@ unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -
         return status(NO_CONTEXT);
     }
     let mut state = state();
+    // By descriptor and not by inode, as libcufile does it.
     if state.files.values().any(|file| file.fd == fd) {
         return status(HANDLE_ALREADY_REGISTERED);
     }
@@ -243,6 +245,8 @@ extern "C" fn cuFileHandleDeregister(handle: usize) {
     let _ = fault("cuFileHandleDeregister");
     let mut state = state();
     if let Some(file) = state.files.remove(&handle)
+        // The descriptor must outlive the handle: closed before, it may belong to another file by
+        // now.
         && inode(file.fd) != Some(file.inode)
     {
         state.counts.stale += 1;
@@ -259,10 +263,12 @@ extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Status 
         return status(NO_CONTEXT);
     }
     let mut state = state();
+    // Regions do not overlap, so only the last one that starts before the end can reach into it.
     if state.buffers.range(..at + len).next_back().is_some_and(|(start, bytes)| start + bytes > at)
     {
         return status(MEMORY_ALREADY_REGISTERED);
     }
+    // A GPU maps registered memory through BAR1, which may be smaller than its memory.
     let used: usize = state.buffers.values().sum();
     if used + len > number(BAR1).unwrap_or(usize::MAX) {
         return status(GPU_MEMORY_PINNING_FAILED);
@@ -300,9 +306,11 @@ fn transfer(fault: Option<Fault>, handle: usize, range: &Range, writes: bool) ->
     let most = match fault {
         Some(Fault::Code(code)) => return -(code as isize),
         Some(Fault::Errno(errno)) => return fail(errno),
+        // A short transfer is no error: callers must go on with the rest.
         Some(Fault::Short(most)) => most.min(len),
         None => len,
     };
+    // Copied, so that the lock is not held over the transfer: real transfers run at the same time.
     let Some(file) = state().files.get(&handle).copied() else { return fail(INVALID_VALUE) };
     if inode(file.fd) != Some(file.inode) {
         state().counts.stale += 1;
@@ -329,6 +337,8 @@ fn transfer(fault: Option<Fault>, handle: usize, range: &Range, writes: bool) ->
 fn count_slow_path(base: usize, start: usize, len: usize, file_at: i64) {
     let mut state = state();
     let known = state.buffers.get(&base).is_some_and(|bytes| start + len <= base + bytes);
+    // Counted and not refused: a real driver does these too, but slowly, and tests assert that
+    // there are none.
     state.counts.unregistered += u64::from(!known);
     state.counts.unaligned += u64::from(!(file_at as usize | start | len).is_multiple_of(4096));
 }

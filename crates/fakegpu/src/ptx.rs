@@ -77,6 +77,7 @@ impl Kernel {
             .join("\n");
         let odd = || "no kernel".to_owned();
         let (_, entry) = text.split_once(".visible .entry").ok_or_else(odd)?;
+        // Name, parameters, body: a module of ours has one kernel and nothing behind it.
         let (name, rest) = entry.split_once('(').ok_or_else(odd)?;
         let (params, rest) = rest.split_once(')').ok_or_else(odd)?;
         let (_, rest) = rest.split_once('{').ok_or_else(odd)?;
@@ -100,6 +101,8 @@ impl Kernel {
         params: &[u64],
         words: &mut impl Words,
     ) -> Option<()> {
+        // One after the other: our kernels have no barriers and share no memory, so the order does
+        // not show.
         for block in 0..blocks {
             (0..threads)
                 .try_for_each(|thread| self.thread([block, threads, thread], params, words))?;
@@ -113,6 +116,7 @@ impl Kernel {
         params: &[u64],
         words: &mut impl Words,
     ) -> Option<()> {
+        // `None` until it is set, see the module's head.
         let mut set = vec![None::<u64>; self.registers];
         let mut next = 0;
         loop {
@@ -123,6 +127,7 @@ impl Kernel {
                 Value::BlockThreads => Some(threads.into()),
                 Value::Thread => Some(thread.into()),
             };
+            // Behind the last instruction without `ret`: undefined on a GPU, a failed launch here.
             let op = self.code.get(next)?;
             next += 1;
             let (to, result) = match op {
@@ -165,6 +170,7 @@ impl Kernel {
                 }
                 Op::Return => return Some(()),
             };
+            // All that is left are instructions with one destination; the others went on above.
             set[to] = Some(result);
         }
     }
@@ -190,6 +196,7 @@ fn lines(body: &str) -> Result<Lines<'_>, String> {
     let mut registers = Names::new();
     for statement in body.split(';') {
         let mut statement = statement.trim();
+        // A label stands before the instruction that it names, so its target is the next line.
         while let Some((label, rest)) = statement.split_once(':') {
             labels.insert(label.trim(), lines.len());
             statement = rest.trim();
@@ -200,7 +207,10 @@ fn lines(body: &str) -> Result<Lines<'_>, String> {
             let kinds = [(".pred", Kind::Bit), (".u32", Kind::Word), (".u64", Kind::Long)];
             let (_, kind) = kinds.into_iter().find(|(name, _)| *name == kind).ok_or_else(odd)?;
             for name in names.split(',').map(str::trim) {
+                // Numbered over all kinds: the kind is checked here once, and not while the kernel
+                // runs.
                 let number = registers.len();
+                // NVIDIA's assembler refuses a second declaration too.
                 if registers.insert(name, (number, kind)).is_some() {
                     return Err(odd());
                 }
@@ -237,6 +247,7 @@ impl Reader<'_> {
         if let ("bra", Some(to)) = (name, self.labels.get(rest.trim())) {
             return Some(Op::Branch(when, *to));
         }
+        // Predicates are supported on branches only, which is all that our kernels use.
         if when.is_some() {
             return None;
         }
@@ -256,6 +267,7 @@ impl Reader<'_> {
                     .map(|to| self.register(to.trim(), Kind::Word))
                     .collect::<Option<_>>()?;
                 let (base, offset) = self.place(from)?;
+                // `v4` without four registers is an error of the assembler.
                 (to.len() == 4).then_some(Op::Load(to, base, offset))
             }
             ("ld.global.u32" | "ld.global.nc.u32", [to, from]) => {
@@ -317,6 +329,7 @@ impl Reader<'_> {
             "%ntid.x" if kind == Kind::Word => Some(Value::BlockThreads),
             "%tid.x" if kind == Kind::Word => Some(Value::Thread),
             _ if text.starts_with('%') => self.register(text, kind).map(Value::Register),
+            // A number must fit into the type of the instruction.
             _ => number(text).filter(|n| kind == Kind::Long || *n <= WORD).map(Value::Number),
         }
     }

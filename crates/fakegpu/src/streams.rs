@@ -73,13 +73,16 @@ impl Stream {
             let Some(step) = queue.steps.pop_front() else { return };
             queue.busy = true;
             drop(queue);
+            // Without the lock, so that callers can ask whether the stream is idle meanwhile.
             if !delay.is_zero() {
                 std::thread::sleep(delay);
             }
+            // Tests stop a stream at a `Set`, which the tiers never submit themselves.
             if matches!(step, Step::Set { .. }) {
                 held_streams::wait_while_held();
             }
             step.run();
+            // Only after the step, or `wait` would return while its bytes still move.
             self.queue().busy = false;
             self.changed.notify_all();
         }
@@ -143,6 +146,7 @@ pub fn get(handle: usize) -> Option<Arc<Stream>> {
 }
 
 pub fn wait_for_all() {
+    // A copy of the list: a stream may be created or destroyed while this waits.
     let streams: Vec<_> = all().1.values().cloned().collect();
     streams.into_iter().chain(default()).for_each(|stream| stream.wait());
 }

@@ -53,6 +53,7 @@ impl Steps {
     }
 }
 
+// The same checks in the same order as `CufileLoader::new`, but each is reported.
 fn check_all(config: &GdsConfig, ordinal: u32, steps: &mut Steps) -> Option<()> {
     let text = |e: kvtier_mem::Error| e.to_string();
     let gpu = steps.record(

@@ -37,6 +37,7 @@ impl GdsTier {
             })?;
         let disk = config.disk.clone();
         let disk = Disk::open(disk, GdsMover::new(engine, config))?;
+        // After the directory was opened: the probe writes into its `.kvtier`.
         disk.mover().decide_cufile()?;
         Ok(GdsTier(disk))
     }

@@ -33,6 +33,7 @@ impl Bench<'_> {
             let bytes = host.as_host().unwrap_or_default();
             self.stream.upload(bytes, &mut device, 0, || ())
         };
+        // Once outside the measurement: the first copy sets up mappings in the driver.
         copy()?;
         let watch = Stopwatch::start();
         (0..count).try_for_each(|_| copy())?;
@@ -68,6 +69,7 @@ impl Bench<'_> {
             .create_new(true)
             .custom_flags(nix::libc::O_DIRECT)
             .open(&path)?;
+        // Deleted while open, so nothing is left behind if the process is killed.
         std::fs::remove_file(&path)?;
         let file = Arc::new(OwnedFd::from(file));
         let count = self.bytes() / piece;
@@ -118,6 +120,7 @@ impl Bench<'_> {
         let range = ChecksumRange { start: 0, len: (len - len % UNIT_BYTES).min(RANGE_BYTES_MAX) };
         let chunk = self.memory.lease(len)?;
         let count = self.bytes().div_ceil(range.len.max(1));
+        // Once outside the measurement, as above.
         kernel.checksum(&self.stream, &chunk, range)?;
         let watch = Stopwatch::start();
         (0..count).try_for_each(|_| kernel.checksum(&self.stream, &chunk, range).map(drop))?;
@@ -148,8 +151,10 @@ impl Bench<'_> {
             self.stream.download_lease(&device, 0, &mut bytes).map_err(std::io::Error::other)?;
             file.write_all_at(&bytes, at(n))?;
         }
+        // Without this the page cache would be measured.
         file.sync_data()?;
         let to_file_per_s = watch.stop(self.bytes()).bytes_per_s;
+        // Drops the file from the page cache, or the reads would not reach the device.
         nix::fcntl::posix_fadvise(
             &file,
             0,

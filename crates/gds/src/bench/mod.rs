@@ -77,10 +77,13 @@ pub fn measure(config: &BenchConfig) -> Result<Vec<Throughput>, Error> {
     };
     let gpu = Gpu::open(config.gpu).map_err(failed)?;
     let stream = gpu.stream().map_err(failed)?;
+    // As many chunks as are in flight; the bytes are the same in each, since only throughput
+    // counts.
     let memory = Arena::device(&gpu, CONCURRENCY * config.chunk_bytes.next_multiple_of(4096))
         .map_err(failed)?;
     let bench = Bench { config, gpu, stream, memory };
     bench.fill().map_err(failed)?;
+    // Round by round and not path by path: a slow minute of the machine then hits all paths alike.
     let rounds = (0..config.rounds.max(1))
         .map(|_| bench.round())
         .collect::<Result<Vec<_>, _>>()
@@ -165,6 +168,8 @@ impl Stopwatch {
 impl Bench<'_> {
     /// Measures each data path once.
     fn round(&self) -> Result<Vec<Throughput>, kvtier_mem::Error> {
+        // The copies come first: without them no other path can work either, so their error is the
+        // caller's.
         let mut rates = vec![self.copies()?];
         rates.push(self.disk().unwrap_or_else(|e| unmeasured("file to pinned memory", &*e)));
         let tiers = [

@@ -33,8 +33,10 @@ impl Bench<'_> {
         let mut config = self.config.tier.clone();
         let dir = config.disk.path.join("kvtier-bench");
         config.disk.path = dir.clone();
+        // Twice the data, so that nothing is evicted during the measurement.
         config.disk.capacity_bytes =
             2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
+        // Two chunks, so that one is copied to the host while the other is written.
         config.staging_bytes = config.staging_bytes.max(2 * self.config.chunk_bytes);
         (config.cufile, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
         let opened = std::fs::create_dir_all(&dir)
@@ -43,6 +45,7 @@ impl Bench<'_> {
             tier.register_gpu(&self.memory);
             self.save_and_load(&tier)
         });
+        // Also after an error: the directory is the operator's.
         let _ = std::fs::remove_dir_all(&dir);
         rate
     }

@@ -57,6 +57,7 @@ impl Crc32cKernel {
         stream.upload(&tables_le(), &mut tables, 0, || ())?;
         let results = Arena::device(gpu, concurrency * RESULT_BYTES)?;
         let kernel = Crc32cKernel { kernel, tables, results };
+        // A kernel that computes wrong sums would have good chunks count as corrupt.
         kernel.self_test(gpu, &stream)?;
         Ok(kernel)
     }
@@ -88,6 +89,8 @@ impl Crc32cKernel {
         ChecksumRange { start, len }: ChecksumRange,
     ) -> Result<Vec<u32>, KernelError> {
         let from = of.addr().wrapping_add(start);
+        // The kernel checks nothing: an address outside would fault the context, for all users of
+        // the GPU in this process.
         let is_inside = start.checked_add(len).is_some_and(|end| end <= of.len());
         let is_aligned = (from | len).is_multiple_of(UNIT_BYTES);
         let is_valid = is_inside && is_aligned && of.gpu() == Some(stream.gpu());
@@ -100,6 +103,7 @@ impl Crc32cKernel {
         // inside `of`, and the tables, and writes one word per unit to `results`, a lease of this
         // call that is large enough. All are memory of the stream's GPU and outlive the call.
         unsafe { stream.launch(&self.kernel, units.div_ceil(THREADS), THREADS, &args) }?;
+        // The download runs on the same stream, so it waits for the kernel.
         let mut bytes = vec![0; units as usize * CRC_BYTES];
         stream.download_lease(&results, 0, &mut bytes)?;
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())

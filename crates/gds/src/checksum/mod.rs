@@ -35,11 +35,14 @@ impl Crc32cKernels {
         if let Some((_, loaded)) = all.iter().find(|(known, _)| known == gpu) {
             return loaded.as_ref()?.as_ref().ok().cloned();
         }
+        // The entry marks the load as under way: a second caller gets `None` and copies back
+        // meanwhile.
         all.push((gpu.clone(), None));
         // Loading is slow: neither the status nor another load waits for it.
         drop(all);
         let own_gpu = gpu.clone();
         let concurrency = self.concurrency;
+        // The driver compiles PTX here, and may hang like all of its calls.
         let loaded = with_timeout("the kernel that computes checksums", self.timeout, move || {
             Crc32cKernel::new(&own_gpu, concurrency)
         });

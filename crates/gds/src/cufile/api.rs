@@ -128,6 +128,8 @@ impl Loaded {
             // SAFETY: loading the library runs its initialisers, which any process may run.
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => {
+                    // Never unloaded: its threads and exit handlers run code of it until the
+                    // process ends.
                     let library = Box::leak(Box::new(library));
                     return Ok(Loaded { api: Api::bind(library, name)?, name: name.clone() });
                 }

@@ -31,11 +31,13 @@ pub fn check_prerequisites(root: &Path, dir: &Path) -> Result<(), String> {
 
 /// Checks the machine.
 pub fn check_machine(root: &Path) -> Result<(), String> {
+    // Where this fails, `cuFileDriverOpen` does not return.
     if let Err(e) = fs::File::open(root.join("proc/modules")) {
         return Err(format!(
             "/proc/modules cannot be opened ({e}; a kernel without modules, or gVisor): cuFileDriverOpen would never return"
         ));
     }
+    // Without the module cuFile runs in compatibility mode or by P2PDMA, and needs no devices.
     let count = fs::read_to_string(root.join("proc/driver/nvidia-fs/devcount")).unwrap_or_default();
     if count.trim().parse::<u64>().is_ok_and(|count| count > 0) {
         check_devices(&root.join("dev")).map_err(|why| {
@@ -49,6 +51,7 @@ pub fn check_machine(root: &Path) -> Result<(), String> {
 
 /// Checks the file system; `root` as for [`check_prerequisites`].
 pub fn check_file_system(root: &Path, dir: &Path) -> Result<(), String> {
+    // The file system of a directory cannot be simulated below another root.
     if root != Path::new("/") {
         return Ok(());
     }

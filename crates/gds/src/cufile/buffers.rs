@@ -38,6 +38,8 @@ impl BufferRegistry {
             Err(e) => return (0, Some(e.to_string())),
         };
         for region in arena.regions() {
+            // Regions registered so far stay registered after an error, for instance when BAR1 is
+            // full: the rest works unregistered.
             for offset in (0..region.len).step_by(REGION_BYTES_MAX) {
                 let base = region.addr + offset;
                 let len = REGION_BYTES_MAX.min(region.len - offset);
@@ -65,6 +67,7 @@ impl BufferRegistry {
                 GpuRange { base: *base, offset: addr - base, len: len.min(base + whole - addr) }
             }
             None => {
+                // A range that begins outside all regions must not run into one.
                 let next =
                     regions.iter().map(|region| region.base).filter(|base| *base > addr).min();
                 GpuRange {
@@ -85,6 +88,7 @@ impl BufferRegistry {
 
 impl Drop for RegisteredRegion {
     fn drop(&mut self) {
+        // Deregistering needs the context of the memory, and this may run on any thread.
         let _entered = self.arena.gpu().map(|gpu| gpu.enter());
         // SAFETY: registered in `register`; the caller of `clear` has ended all transfers.
         unsafe { (self.driver.api().buf_deregister)(self.base) };

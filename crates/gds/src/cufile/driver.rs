@@ -31,10 +31,13 @@ impl Driver {
     /// # Errors
     /// The reason why the driver cannot be opened, with the remedy.
     pub fn open(library: Option<&Path>, gpu: &Gpu, timeout: Duration) -> Result<Self, String> {
+        // Held over the attempt: other tiers of the process wait for its result, and no second
+        // attempt runs beside it.
         let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*driver {
             return known.clone();
         }
+        // Not kept: the library may be installed while the process runs.
         let library = Loaded::load(library)?;
         let gpu = gpu.clone();
         // It was seen to spin for ever.
@@ -108,6 +111,8 @@ pub fn with_timeout<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
+    // With space for the result, so a thread that ends after the timeout does not block on the
+    // send.
     let (sender, receiver) = sync_channel(1);
     let run = move || drop(sender.send(work()));
     std::thread::Builder::new()

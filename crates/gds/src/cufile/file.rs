@@ -40,6 +40,8 @@ impl RegisteredFile {
     pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, CufileError> {
         let failed = |e: nix::Error| CufileError { call: "open", code: e as i32, cuda: 0 };
         let fd = reopen(fd).map_err(failed)?;
+        // Read before the registration and checked after it: an eviction may delete the file, and a
+        // save may give its name to another one, in between.
         let name = name_of(&fd).map_err(failed)?;
         let mut descr = Descr::from_fd(fd.as_raw_fd());
         let mut handle = 0;
@@ -94,6 +96,8 @@ impl RegisteredFile {
         while target.len > 0 {
             let moved = CufileError::check_bytes(call, step(at as i64, target, target.len))
                 .map_err(io_error)?;
+            // More than requested would be a fault of the library; the loop must not run past the
+            // memory.
             if moved == 0 || moved > target.len {
                 let what =
                     format!("{call} moved {moved} bytes of the {} that were left", target.len);
@@ -110,6 +114,8 @@ impl RegisteredFile {
 /// `O_NOFOLLOW`, `O_NONBLOCK` or `O_TMPFILE`.
 fn reopen(fd: &OwnedFd) -> nix::Result<OwnedFd> {
     let access = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    // Through `/proc`, since a duplicate shares the flags of the descriptor and its name may be
+    // gone.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path.as_str(), access | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty())
 }

@@ -37,15 +37,19 @@ pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, timeout: Duration) -> Result
 fn compare(driver: Driver, file: &OwnedFd, gpu: &Gpu) -> Result<(), String> {
     let text = |e: kvtier_mem::Error| e.to_string();
     let _entered = gpu.enter().map_err(text)?;
+    // Step by step what a load does: register, write from the GPU, clear its memory, read back,
+    // compare.
     let stream = gpu.stream().map_err(text)?;
     let file = RegisteredFile::register(driver, file).map_err(|e| e.to_string())?;
     let mut memory = Arena::device(gpu, LEN).and_then(|arena| arena.lease(LEN)).map_err(text)?;
+    // A pattern whose period does not divide a page: pages that changed places show.
     let written: Vec<u8> = (0..LEN).map(|n| (n * 31 % 251) as u8).collect();
     let target = GpuRange { base: memory.addr(), offset: 0, len: LEN };
     stream.upload(&written, &mut memory, 0, || ()).map_err(text)?;
     // SAFETY: memory of a lease that only this function uses; the context of its GPU is current.
     unsafe { file.write(0, target) }.map_err(|e| e.to_string())?;
     let mut read = vec![0; LEN];
+    // Zeros over it, or a read that does nothing would seem right.
     stream.upload(&read, &mut memory, 0, || ()).map_err(text)?;
     // SAFETY: as above.
     unsafe { file.read(0, target) }.map_err(|e| e.to_string())?;

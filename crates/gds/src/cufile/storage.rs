@@ -60,6 +60,7 @@ pub enum StorageReach {
 /// Determines the storage of `dir`; `targets` has a bit for each of [`KINDS`] with direct transfers.
 /// `root` contains `/sys`.
 pub fn storage_of(root: &Path, dir: &Path, targets: u32) -> StorageReach {
+    // A local file system has a device in `/sys`; network file systems have an anonymous one.
     let Some((name, kinds)) = block_devices(root, dir).or_else(|| network(dir)) else {
         return StorageReach::Unknown;
     };
@@ -84,11 +85,14 @@ fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)>
     let device =
         fs::canonicalize(root.join(format!("sys/dev/block/{}:{}", major(device), minor(device))))
             .ok()?;
+    // The directory of a partition lies in that of its disk, which has the name that tells the
+    // kind.
     let disk = match device.join("partition").exists() {
         true => device.parent()?.to_owned(),
         false => device,
     };
     let disks = members(&disk);
+    // An array is direct only if each of its disks is.
     let kinds = disks.iter().map(|disk| kinds_of(disk)).collect::<Option<Vec<_>>>()?;
     let of_all = |kind: &&&str| kinds.iter().all(|own| own.contains(*kind));
     let shared = kinds.first()?.iter().filter(of_all).copied().collect();

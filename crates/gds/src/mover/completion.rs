@@ -27,6 +27,7 @@ impl TransferCompletion {
     }
 
     fn complete(&mut self, result: io::Result<u64>, unverified: bool) {
+        // Taken, so that the drop after `finish` does nothing.
         if let (Some(transfer), Some(done)) = (self.transfer.take(), self.done.take()) {
             done(Moved { transfer, result, unseen: unverified });
         }

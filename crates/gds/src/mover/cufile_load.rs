@@ -66,14 +66,19 @@ impl CufileLoader {
     /// # Errors
     /// The reason why it does not, with the remedy.
     pub fn new(config: &GdsConfig, gpu: &Gpu) -> Result<Self, String> {
+        // The order matters: each step is safe only if those before it succeeded. Opening the
+        // driver on a machine that lacks its files hangs or closes foreign descriptors.
         check_prerequisites(&config.system_root, &config.disk.path)?;
         let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_timeout)?;
         let named = |why: &str| format!("{}: {why}", driver.describe());
         check_direct(driver, config.compat).map_err(named)?;
         let storage = storage_of(&config.system_root, &config.disk.path, driver.targets());
         storage.judge(config.compat).map_err(|why| named(&why))?;
+        // What the driver claims is not enough: only a file that was written and read back shows
+        // that it works in this directory.
         probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_timeout)?;
         let kernels = Crc32cKernels::new(config.threads, config.open_timeout);
+        // Loaded now, so that the first load does not wait for the compilation of the kernel.
         if config.proof != Proof::Off {
             kernels.get(gpu);
         }
@@ -117,6 +122,7 @@ impl CufileLoader {
     /// Records a failed call. A permanent error disables cuFile.
     fn record_failure(&self, e: &io::Error) {
         let error = e.get_ref().and_then(|inner| inner.downcast_ref::<CufileError>());
+        // One file or one moment: the next load tries cuFile again.
         if !error.is_some_and(CufileError::is_permanent) {
             tracing::debug!("cuFile failed, pinned memory instead: {e}");
             return;
@@ -130,6 +136,7 @@ impl CufileLoader {
 
     /// Whether to verify the next load.
     fn verifies_next(&self, proof: Proof) -> bool {
+        // Counts loads and not time, so a sample is the same share under any load.
         let nth = self.loads.fetch_add(1, Ordering::Relaxed);
         match proof {
             Proof::Always => true,
@@ -148,6 +155,7 @@ impl GpuLoad<'_> {
         pieces: Vec<CopyPiece>,
     ) -> io::Result<CufileProgress> {
         let gpu = self.executor.gpu();
+        // cuFile moves unaligned ranges through a buffer of its own, like our pinned memory.
         let is_aligned = |piece: &CopyPiece| {
             let addr = gpu_address(&self.parts, piece, gpu);
             addr.is_some_and(|addr| (addr | piece.at | piece.len as u64).is_multiple_of(PAGE))
@@ -159,16 +167,21 @@ impl GpuLoad<'_> {
         }
         let counters = &self.inner.counters;
         let entered = gpu.enter().map_err(io::Error::other);
+        // A file that cannot be registered costs nothing but this attempt: all pieces take the
+        // other way.
         let file = match entered.and_then(|_entered| cufile.files.get(cufile.driver, self.file)) {
             Ok(file) => file,
             Err(e) => {
                 add(&counters.direct_failed, 1);
                 cufile.record_failure(&e);
                 remaining.extend(aligned);
+                // In the order of the file, in which the read-ahead is fastest.
                 remaining.sort_unstable_by_key(|piece| piece.at);
                 return Ok(CufileProgress::none(remaining));
             }
         };
+        // The tasks own a share of the parts. If this future is dropped now, the memory stays
+        // allocated until the last read has ended.
         let parts: SharedParts = Arc::new(std::mem::take(&mut self.parts));
         let reads: Vec<_> = aligned
             .into_iter()
@@ -182,6 +195,7 @@ impl GpuLoad<'_> {
             .map(|read| (read.piece, read.spawn(self.executor)))
             .collect();
         let mut arrived = Vec::new();
+        // All of them are awaited, also after an error: the parts are needed back in one piece.
         for (piece, read) in reads {
             match read.await {
                 Ok(()) => arrived.push(piece),
@@ -194,6 +208,7 @@ impl GpuLoad<'_> {
             }
         }
         // Every task has dropped its share before it completed its ticket.
+        // Cannot fail unless that order is broken; then an error is better than a wait without end.
         self.parts = Arc::into_inner(parts)
             .ok_or_else(|| io::Error::other("a direct read has not ended"))?;
         remaining.sort_unstable_by_key(|piece| piece.at);
@@ -208,14 +223,18 @@ impl GpuLoad<'_> {
         if self.verifiers.bytes.is_none() || arrived.is_empty() {
             return Ok(false);
         }
+        // `Sample` and `Off` trade proof for speed; the result says so to the disk tier.
         if !cufile.verifies_next(self.inner.config.proof) {
             add(&self.inner.counters.unverified_loads, 1);
             return Ok(true);
         }
         let kernel = match self.verifiers.checksums {
+            // Chunks without stored checksums by unit can be verified by their bytes only.
             Some(_) => cufile.kernels.get(self.executor.gpu()),
             None => None,
         };
+        // What the GPU could not checksum is copied back. No byte is left out because a kernel
+        // failed.
         let rest = match kernel {
             Some(kernel) => self.verify_on_gpu(&kernel, &arrived),
             None => arrived,
@@ -241,6 +260,7 @@ impl GpuLoad<'_> {
                         "cannot checksum {} bytes on the GPU, copying them back instead: {e}",
                         joined.len
                     );
+                    // The joined range as the pieces that it was made of.
                     let within = |piece: &&CopyPiece| {
                         piece.part == joined.part
                             && (joined.offset..joined.offset + joined.len).contains(&piece.offset)
@@ -259,6 +279,8 @@ impl GpuLoad<'_> {
             return Ok(());
         }
         let memory = self.inner.pinned(self.executor.gpu())?;
+        // One buffer, reused for each piece: this is the slow way, and loads through pinned memory
+        // need the others.
         let buffer = memory.buffers.lease_waiting(self.inner.config.piece_bytes).await;
         let mut buffer = buffer.map_err(io::Error::other)?;
         let bytes =
@@ -305,6 +327,7 @@ impl PieceRead {
         executor.spawn(async move {
             let read = self.run();
             // Before the ticket: its owner takes the parts back.
+            // The memory and the file, before the owner of the parts goes on.
             drop(self);
             completer.complete(
                 read.map_err(|e| Error::new(ErrorKind::Io, "a direct read failed").with_source(e)),
@@ -320,6 +343,8 @@ impl PieceRead {
             .ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
         let mut done = 0;
         while done < piece.len {
+            // A transfer must not cross the end of a registered region: cuFile checks it against
+            // one registration.
             let to = cufile.buffers.range_at(addr + done, piece.len - done);
             // SAFETY: the piece is within a lease for reading, on this GPU, which the parts keep.
             // Pieces do not overlap, and the owner of the parts waits for the ticket.

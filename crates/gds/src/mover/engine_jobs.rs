@@ -38,6 +38,8 @@ pub fn take_host_parts(parts: &mut [Option<Part>]) -> Vec<HostPart> {
 impl HostReads {
     /// Starts to read the parts.
     pub fn start(engine: &Engine, file: &Arc<OwnedFd>, parts: Vec<HostPart>) -> Self {
+        // The engine returns the parts in the order of the job, so their indices are enough to put
+        // them back.
         let at: Vec<usize> = parts.iter().map(|part| part.at).collect();
         let mut job = Job::read(Arc::clone(file));
         job.parts = parts.into_iter().map(|part| to_engine_part(part.part)).collect();
@@ -48,6 +50,7 @@ impl HostReads {
     pub async fn finish(self, parts: &mut [Option<Part>]) -> io::Result<u64> {
         let Some(read) = self.read else { return Ok(0) };
         let Finished { job, result, .. } = read.await.map_err(io::Error::other)?;
+        // Before the result is judged: the memory goes back to the caller also after an error.
         for (at, part) in self.at.into_iter().zip(job.parts) {
             parts[at] = Some(from_engine_part(part));
         }
@@ -90,6 +93,7 @@ fn from_engine_part(part: kvtier_uring::Part) -> Part {
 
 pub fn io_error(e: Error) -> io::Error {
     match (e.kind(), e.raw_os_error()) {
+        // Lets the disk tier distinguish a truncated file from a fault of the device.
         (ErrorKind::ShortRead { .. }, _) => io::Error::new(io::ErrorKind::UnexpectedEof, e),
         (_, Some(code)) => io::Error::from_raw_os_error(code),
         _ => io::Error::other(e),

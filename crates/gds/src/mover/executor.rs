@@ -6,7 +6,7 @@
 //! and a thread wakes all of them every [`EVENT_POLL_INTERVAL`], also under load.
 //!
 //! Why no wake-up is lost: `Task::poll` clears `queued` before it polls. A wake-up during the poll
-//! therefore finds `queued` clear and queues the task once more; the `job` mutex makes the second
+//! therefore finds `queued` clear and queues the task once more; the `future` mutex makes the second
 //! poll wait for the first.
 //!
 //! Closing: threads finish the poll that they are in and exit. Tasks that are left are dropped, and
@@ -99,6 +99,8 @@ impl GpuExecutor {
     fn start_thread(&self, n: usize) -> io::Result<()> {
         let queue = Arc::clone(&self.queue);
         let name = format!("gpu{}-{n}", self.gpu.ordinal());
+        // Counted before it runs: `close` must not miss a thread that has started and not yet taken
+        // the lock.
         self.queue.lock().threads += 1;
         let started = std::thread::Builder::new().name(name).spawn(move || queue.run());
         let started = started.inspect_err(|_| self.queue.lock().threads -= 1)?;
@@ -113,6 +115,8 @@ impl GpuExecutor {
     /// Runs a future on the executor's threads. A closed executor drops it.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let mut state = self.queue.lock();
+        // Dropped without the lock: the drop completes an operation, whose callback may call this
+        // executor.
         if state.is_closed {
             drop(state);
             return drop(future);
@@ -122,6 +126,8 @@ impl GpuExecutor {
         let task = Arc::new(Task {
             id,
             queue: Arc::clone(&self.queue),
+            // It enters `ready` below, so that a wake-up before its first poll does not add it
+            // twice.
             queued: AtomicBool::new(true),
             future: Mutex::new(Some(Box::pin(future))),
         });
@@ -136,9 +142,12 @@ impl GpuExecutor {
     where
         E: Into<Box<dyn Error + Send + Sync>>,
     {
+        // A stream of its own for each call: `work` waits for the stream, and must not wait for
+        // copies of other tasks.
         let idle = self.idle_streams.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let stream = idle.map_or_else(|| self.gpu.stream(), Ok).map_err(io::Error::other)?;
         let done = work(&stream).map_err(io::Error::other);
+        // Also after an error. A call that never returns keeps its stream.
         self.idle_streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
         done
     }
@@ -149,6 +158,7 @@ impl GpuExecutor {
     /// `TimedOut` after 30 s; what the driver reports.
     pub async fn wait_for(&self, event: &GpuEvent) -> io::Result<()> {
         let deadline = Instant::now() + EVENT_TIMEOUT;
+        // CUDA has no notification for events that an async task could wait for, so this polls.
         while !event.has_passed().map_err(io::Error::other)? {
             if Instant::now() > deadline {
                 let what = format!(
@@ -167,6 +177,7 @@ impl GpuExecutor {
         let mut slept = false;
         let queue = Arc::clone(&self.queue);
         poll_fn(move |cx| {
+            // The waker is only called for the next check, so the second poll means that it is due.
             if std::mem::replace(&mut slept, true) {
                 return Poll::Ready(());
             }
@@ -180,6 +191,8 @@ impl GpuExecutor {
     /// whether all threads exited in time. A call of the GPU's libraries that never returns keeps
     /// its thread and its arguments for good.
     pub fn close(&self) -> bool {
+        // The last user of a tier may be a callback on one of these threads. It cannot wait for
+        // itself.
         let own = self.stop_threads();
         let state = self.queue.lock();
         let deadline = Instant::now() + self.close_timeout;
@@ -196,6 +209,8 @@ impl GpuExecutor {
         state.ready.clear();
         let sleepers = std::mem::take(&mut state.sleepers);
         drop(state);
+        // Wakers hold tasks, and dropping the last reference to a task runs callbacks: not under
+        // the lock.
         drop(sleepers);
         if stuck > 0 {
             let wait = self.close_timeout.as_secs_f32();
@@ -204,6 +219,7 @@ impl GpuExecutor {
                 self.gpu
             );
         }
+        // A task that a stuck thread polls is left alone: its memory is in use by the call.
         remaining.into_iter().for_each(|task| drop(task.take_idle()));
         stuck == 0
     }
@@ -214,6 +230,7 @@ impl GpuExecutor {
         self.queue.changed.notify_all();
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        // The handles are dropped and not joined, since a join of a stuck thread would never end.
         threads.iter().filter(|t| t.thread().id() == std::thread::current().id()).count()
     }
 }
@@ -275,6 +292,7 @@ impl Task {
     fn take_idle(&self) -> Option<BoxedFuture> {
         match self.future.try_lock() {
             Ok(mut future) => future.take(),
+            // A panic in the poll poisoned it; the future can still be dropped.
             Err(TryLockError::Poisoned(e)) => e.into_inner().take(),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -284,6 +302,7 @@ impl Task {
         // Before the poll: a wake-up from now on queues the task again.
         self.queued.store(false, Ordering::SeqCst);
         let mut slot = self.future.lock().unwrap_or_else(PoisonError::into_inner);
+        // Completed by an earlier poll, or taken by `close`.
         let Some(future) = slot.as_mut() else { return };
         let waker = Waker::from(Arc::clone(&self));
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -295,6 +314,7 @@ impl Task {
         if !matches!(polled, Ok(Poll::Pending)) {
             // A panic ends the task, not the thread: the drop completes the operation as closed.
             let completed = slot.take();
+            // The future is dropped last and without locks, since its drop completes the operation.
             drop(slot);
             self.queue.lock().tasks.remove(&self.id);
             drop(completed);
@@ -304,11 +324,14 @@ impl Task {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
+        // It is in `ready` already, and the poll to come sees what this wake-up is about.
         if self.queued.swap(true, Ordering::SeqCst) {
             return;
         }
         let queue = Arc::clone(&self.queue);
         let mut state = queue.lock();
+        // After `close` no thread would take it out again, and the queue and the task would hold
+        // each other for ever.
         if !state.is_closed {
             state.ready.push_back(self);
         }

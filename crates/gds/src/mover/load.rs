@@ -90,10 +90,15 @@ async fn run(
     let file = Arc::clone(&transfer.file);
     let mut parts: Vec<Option<Part>> =
         std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
+    // The engine reads host parts while this task is busy with those on the GPU.
     let host_reads = HostReads::start(&inner.engine, &file, take_host_parts(&mut parts));
     let mut gpu = GpuLoad { inner, executor, file: &file, parts, verifiers };
+    // No early return before the parts are back in the transfer: the caller gets its memory with
+    // any result.
     let loaded = gpu.run().await;
     let mut parts = gpu.parts;
+    // Also after an error of the GPU parts: the engine must be done with the memory before it is
+    // returned.
     let host_bytes = host_reads.finish(&mut parts).await;
     completion.transfer().parts = parts.into_iter().flatten().collect();
     let LoadedBytes { moved, unverified } = loaded?;
@@ -102,11 +107,14 @@ async fn run(
 
 impl GpuLoad<'_> {
     async fn run(&mut self) -> io::Result<LoadedBytes> {
+        // The caller's stream may still use this memory. Writing before its event has passed would
+        // change bytes that the GPU reads.
         for event in self.parts.iter().flatten().filter_map(event_before) {
             let is_pending = !event.has_passed().unwrap_or(false);
             add(&self.inner.counters.event_waits, usize::from(is_pending));
             self.executor.wait_for(&event).await?;
         }
+        // cuFile first; what it cannot or does not load goes through pinned memory.
         let pieces = pieces(&self.parts, self.inner.config.piece_bytes as u64);
         let CufileProgress { remaining, mut moved, unverified } =
             match self.inner.cufile(self.executor.gpu()) {
@@ -116,6 +124,8 @@ impl GpuLoad<'_> {
         if !remaining.is_empty() {
             moved += self.copy_through_pinned(remaining).await?;
         }
+        // Only now: a lease that counts as filled before an error would show bytes that never
+        // arrived.
         for part in self.parts.iter_mut().flatten() {
             if let Part::Read { into, len, .. } = part {
                 into.assume_filled(*len);
@@ -130,10 +140,13 @@ impl GpuLoad<'_> {
         let mut read_ahead = ReadAhead { pieces: pieces.into_iter(), reads: VecDeque::new() };
         let mut moved = 0;
         loop {
+            // The next reads start before this one is awaited, so that the device has work during
+            // the copy.
             read_ahead.fill(self.inner, &memory, self.file).await?;
             let Some(PieceRead { piece, skip, read }) = read_ahead.reads.pop_front() else { break };
             let mut finished = read.await.map_err(io::Error::other)?;
             finished.result.map_err(io_error)?;
+            // The buffer comes back with the job, and is free again when this iteration ends.
             let Some(kvtier_uring::Part::Read { into: buffer, .. }) = finished.job.parts.pop()
             else {
                 return Err(io::Error::other("the engine lost a piece"));
@@ -143,6 +156,8 @@ impl GpuLoad<'_> {
             let Some(Some(Part::Read { into, .. })) = self.parts.get_mut(piece.part) else {
                 continue;
             };
+            // The checksum is computed by the CPU while the GPU copies: `upload` calls the closure
+            // between the start of the copy and the wait for it.
             let verify = &mut self.verifiers.bytes;
             self.executor.with_stream(|stream| {
                 stream.upload(bytes, into, piece.offset, || {
@@ -175,7 +190,10 @@ impl ReadAhead {
     ) -> io::Result<()> {
         let ahead = inner.config.read_ahead_pieces;
         while self.reads.len() < ahead && !self.pieces.as_slice().is_empty() {
+            // All buffers have one size, so the arena cannot fragment.
             let slot = inner.config.piece_bytes;
+            // A load that holds buffers never waits for another one: two such loads could wait for
+            // each other.
             let buffer = if self.reads.is_empty() {
                 memory.buffers.lease_waiting(slot).await.map_err(io::Error::other)?
             } else if let Ok(buffer) = memory.buffers.lease(slot) {
@@ -193,6 +211,8 @@ impl ReadAhead {
 /// Starts to read the pages that contain a piece.
 fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: CopyPiece, into: Lease) -> PieceRead {
     let start = piece.at - piece.at % PAGE;
+    // Direct I/O reads whole pages. A piece that starts or ends within a page is cut out of the
+    // buffer.
     let skip = (piece.at - start) as usize;
     let len = (skip + piece.len).next_multiple_of(PAGE as usize);
     let job =
@@ -224,6 +244,8 @@ fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<CopyPiece> {
         let end = *at + *len as u64;
         let mut position = *at;
         while position < end {
+            // Cut at multiples of the file's offset, not of the part's: a piece with the pages
+            // around it then fits into one buffer of `piece_bytes`.
             let len = (end - position).min(piece_bytes - position % piece_bytes) as usize;
             pieces.push(CopyPiece { part: n, at: position, offset: (position - at) as usize, len });
             position += len as u64;

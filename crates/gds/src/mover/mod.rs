@@ -54,6 +54,8 @@ struct Executors {
 
 impl GdsMover {
     pub fn new(engine: Engine, config: GdsConfig) -> Self {
+        // Asked once, without creating a context: a process that only holds host memory must not
+        // take memory of a GPU.
         let no_gpu = match Gpu::count() {
             Ok(0) => Some("the NVIDIA driver sees no GPU".into()),
             Ok(_) => None,
@@ -82,14 +84,18 @@ impl GdsMover {
             return Ok(());
         }
         let required = config.cufile == CufileMode::Require;
+        // Without a named GPU the decision waits for the first transfer, which names one.
         let Some(ordinal) = config.gpu.or(required.then_some(0)) else { return Ok(()) };
         let gpu = match Gpu::open(ordinal) {
             Ok(gpu) => gpu,
+            // A configuration with a GPU also opens on a machine that has none: the tier then
+            // serves host memory.
             Err(_) if !required && self.0.no_gpu.is_some() => return Ok(()),
             Err(e) => {
                 return Err(Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e));
             }
         };
+        // In mode `Auto` the reason is kept for the status, and pinned memory is used.
         match self.0.cufile_or_reason(&gpu) {
             Err(why) if required => {
                 let what = format!(
@@ -135,6 +141,7 @@ impl GdsMover {
 impl MoverInner {
     /// cuFile, or why it is not used; decided with `gpu` on the first call.
     fn cufile_or_reason(&self, gpu: &Gpu) -> &Result<Arc<CufileLoader>, String> {
+        // Later callers block here until the first has decided. `open_timeout` bounds the calls of NVIDIA's library.
         self.cufile.get_or_init(|| {
             let decided = CufileLoader::new(&self.config, gpu).map(Arc::new);
             let dir = self.config.disk.path.display();
@@ -153,6 +160,7 @@ impl MoverInner {
     /// cuFile, if it is used.
     fn cufile(&self, gpu: &Gpu) -> Option<Arc<CufileLoader>> {
         let cufile = self.cufile_or_reason(gpu).as_ref().ok()?;
+        // Disabled after a permanent error: the caller then takes the way through pinned memory.
         cufile.disabled_reason().is_none().then(|| Arc::clone(cufile))
     }
 
@@ -181,6 +189,8 @@ impl MoverInner {
         if let Some(memory) = &*pinned {
             return Ok(Arc::clone(memory));
         }
+        // Under the lock: two first transfers would otherwise both pin the memory, which takes long
+        // and counts against the limit of locked memory.
         let memory = Arc::new(PinnedMemory::new(&self.config, gpu, &self.engine)?);
         *pinned = Some(Arc::clone(&memory));
         Ok(memory)
@@ -197,6 +207,7 @@ impl MoverInner {
             io::Error::new(io::ErrorKind::InvalidInput, what)
         })?;
         let mut executors = self.executors();
+        // `close` has taken the executors; one that is started now would never be closed.
         if executors.is_closed {
             return Err(closed_error());
         }
@@ -219,6 +230,8 @@ fn gpu_of(parts: &[Part]) -> Option<Option<&Gpu>> {
 
 impl Mover for GdsMover {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+        // Transfers between a file and host memory need no GPU, and cost no more than in the file
+        // tier.
         let Some(gpu) = gpu_of(&transfer.parts) else {
             return self.submit_to_engine(transfer, done);
         };
@@ -228,6 +241,8 @@ impl Mover for GdsMover {
                 let inner = Arc::clone(&self.0);
                 executor.spawn(load::load(inner, Arc::clone(&executor), completion));
             }
+            // An error is reported through `done`, which returns the memory; `Refused` is for the
+            // engine alone.
             Err(e) => TransferCompletion::new(transfer, done).finish(Err(e), false),
         }
         Ok(())
@@ -235,6 +250,7 @@ impl Mover for GdsMover {
 
     fn fetch(&self, from: Vec<View>, done: Fetched) {
         // A save may evict other chunks: close their files, so that their space becomes free.
+        // An open descriptor keeps the blocks of a deleted file.
         if let Some(Ok(cufile)) = self.0.cufile.get() {
             cufile.close_deleted_files();
         }
@@ -254,6 +270,7 @@ impl Mover for GdsMover {
     fn put(&self, into: &mut Lease, at: usize, bytes: &[u8]) -> io::Result<()> {
         let executor = self.0.executor(into.gpu())?;
         executor.with_stream(|stream| stream.upload(bytes, into, at, || ()))?;
+        // `upload` returns after the copy has ended.
         into.assume_filled(at + bytes.len());
         Ok(())
     }
@@ -273,6 +290,7 @@ impl Mover for GdsMover {
     fn close(&self) {
         let executors = {
             let mut executors = self.0.executors();
+            // Set under the lock that starts executors, so that none is started behind this.
             executors.is_closed = true;
             std::mem::take(&mut executors.all)
         };

@@ -25,6 +25,8 @@ impl PinnedMemory {
             staging: pin(ArenaConfig::huge(config.staging_bytes))?,
         };
         for arena in [&memory.buffers, &memory.staging] {
+            // Where the kernel refuses fixed buffers the memory is used all the same, with more
+            // work per request.
             let registered = engine.register(arena).map_err(io::Error::other)?;
             tracing::debug!(fixed = registered.fixed, "pinned memory: {}", registered.reason);
         }

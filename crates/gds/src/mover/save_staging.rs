@@ -31,18 +31,23 @@ async fn copy_to_host(
     executor: &GpuExecutor,
     from: &[View],
 ) -> io::Result<View> {
+    // The kernel that fills the chunk may still run: copied before its event, the file would hold
+    // old bytes with a valid checksum.
     for event in from.iter().filter_map(View::after) {
         add(&inner.counters.event_waits, usize::from(!event.has_passed().unwrap_or(false)));
         executor.wait_for(event).await?;
     }
     let len = from.iter().map(View::len).sum();
     let memory = inner.pinned(executor.gpu())?;
+    // One lease for the whole chunk and no second one while it is held, so saves cannot wait for
+    // each other in a circle.
     let mut staged = memory.staging.lease_waiting(len).await.map_err(io::Error::other)?;
     let mut rest =
         staged.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
     for view in from {
         let (into, after) = rest.split_at_mut(view.len());
         match view.as_host() {
+            // Chunks may be split between host and GPU; in the file they are one range.
             Some(bytes) => into.copy_from_slice(bytes),
             None => executor.with_stream(|stream| stream.download(view, 0, into))?,
         }
