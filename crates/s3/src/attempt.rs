@@ -110,9 +110,7 @@ impl Inner {
         }
         let unsigned = request.payload == Payload::Bulk && !sign_body;
         let answer = self.exchange(&mut transport, request, ahead_space).await;
-        let Request { method, key, query, .. } = *request;
-        let logged = LoggedRequest { method, key, query, sent_at };
-        logged.log(answer.as_ref().map(|(head, _)| head.status).map_err(|failure| &failure.error));
+        log(request, sent_at, &answer);
         let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
         let (head, early) = answer?;
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
@@ -437,6 +435,16 @@ impl PendingResponse {
         }
         inner.or_elsewhere(failure, &destination)
     }
+}
+
+fn log(
+    &Request { method, key, query, .. }: &Request<'_>,
+    sent_at: Instant,
+    answer: &Result<(ResponseHead, bool), AttemptError>,
+) {
+    let status = answer.as_ref().map(|(head, _)| head.status);
+    let logged = LoggedRequest { method, key, query, sent_at };
+    logged.log(status.map_err(|failure| &failure.error));
 }
 
 /// A connection that broke before its answer: if it had served before and said nothing now, the
