@@ -85,8 +85,7 @@ fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)>
     let device =
         fs::canonicalize(root.join(format!("sys/dev/block/{}:{}", major(device), minor(device))))
             .ok()?;
-    // The directory of a partition lies in that of its disk, which has the name that tells the
-    // kind.
+    // The directory of a partition is inside that of its disk, whose name shows the kind.
     let disk = match device.join("partition").exists() {
         true => device.parent()?.to_owned(),
         false => device,

@@ -47,6 +47,7 @@ fn node(bytes: &[u8]) -> Option<String> {
 /// Competes for the lease until the tier is closed.
 pub async fn compete(shared: Arc<Shared>) {
     let term = shared.cluster.config.lease_term;
+    // A renewal must fail early enough for another attempt before the term ends.
     let client = shared.client.within(term / 4);
     let mut candidate = Candidate {
         client,
@@ -57,6 +58,7 @@ pub async fn compete(shared: Arc<Shared>) {
     };
     while !shared.gate.is_closed() {
         let now_ms = shared.now_ms();
+        // Decided anew after each step, from what the state machine has recorded.
         let step = shared.cluster.lease().next(now_ms);
         let done = match step {
             LeaseStep::Wait { until_ms } => {
@@ -76,6 +78,8 @@ pub async fn compete(shared: Arc<Shared>) {
             Ok(ConditionSupport::Missing) => tokio::time::sleep(AGAIN_TERMS * term).await,
             Err(e) => {
                 drop(shared.error("lease", None, e));
+                // Unclear claims are read, and a holder that cannot renew stops evicting when its
+                // term ends.
                 shared.cluster.lease().failed(shared.now_ms());
                 tokio::time::sleep(term / 16).await;
             }
@@ -172,8 +176,11 @@ impl Candidate {
         if shared.gate.is_closed() {
             return Ok(ConditionSupport::Honoured);
         }
+        // A new number for each claim, or an old object of this node would look like the answer to
+        // a new claim.
         self.claim += 1;
         let name = shared.cluster.paths.lease(epoch);
+        // The term counts from here: the object cannot have been written before.
         let sent_ms = shared.now_ms();
         let answer = match objects::put(&self.client, &name, self.object(), &Put::if_absent()).await
         {
@@ -217,6 +224,7 @@ impl Candidate {
     async fn read(&self, epoch: u64) -> kvtier_s3::Result<ConditionSupport> {
         let name = self.shared.cluster.paths.lease(epoch);
         let bytes = objects::get(&self.client, &name, OBJECT_BYTES_MAX).await?;
+        // Node and number match only if the last claim of this process wrote it.
         let ours = bytes.is_some_and(|bytes| bytes == self.object());
         if ours {
             let _writing = self.shared.cluster.lease_write.lock().await;

@@ -56,11 +56,13 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
         began_ms: shared.now_ms(),
         pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
     };
+    // A listing that did not reach its end corrects what it saw and drops nothing.
     let listed = listing.all().await;
     if listed {
         listing.finish(known_ms);
     }
     let mut catalog = shared.catalog();
+    // After the drops: keys that change during them must be protected too.
     catalog.changed_keys.end();
     if listed {
         catalog.listed = true;
@@ -109,6 +111,7 @@ impl BucketListing {
         // One prefix for each first byte of a digest. Digests are uniform, so the parts have about
         // the same length.
         for digits in 0..=255u8 {
+            // One prefix that fails ends the listing: chunks of a missing part would count as deleted.
             if lists.len() == WIDTH
                 && !lists.join_next().await.is_some_and(|done| done.unwrap_or(false))
             {
@@ -176,6 +179,7 @@ impl BucketListing {
 
     fn apply(&self, entries: &[Entry], sent_ms: u64) {
         let shared = &self.shared;
+        // Parsed before the catalog is locked below: `listed` locks it for tenants.
         let found: Vec<(ListedChunk, &str)> = entries
             .iter()
             .filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str())))
@@ -189,6 +193,7 @@ impl BucketListing {
             let applied = self.round().apply_page(&mut catalog.index, &catalog.changed_keys, &page);
             for ((listed, name), applied) in some.iter().zip(applied) {
                 let Some((slot, new)) = applied else { continue };
+                // A listed chunk was there when the page was requested: fresh from that time on.
                 catalog.seen.note(slot, sent_ms);
                 if !shared.names.is_own() {
                     catalog.note_name(&listed.digest, name);

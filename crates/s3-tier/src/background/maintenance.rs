@@ -72,10 +72,13 @@ pub async fn run(shared: Arc<Shared>) {
     }
     let every = shared.cluster.config.journal_every;
     let mut maintenance = Maintenance::new(Arc::clone(&shared));
+    // Before the listing: it drops what it does not find, and places what it discovers by age
+    // relative to the snapshot.
     maintenance.start().await;
     let listing = tokio::spawn(list(Arc::clone(&shared), maintenance.known_ms));
     let began = Instant::now();
     let mut last = began;
+    // Soon, so that nodes that start together learn of each other before they fill their shares.
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
@@ -84,6 +87,7 @@ pub async fn run(shared: Arc<Shared>) {
                 maintenance.catch_up().await;
                 continue;
             }
+            // A save waits for space that another node may have freed.
             () = shared.cluster.round_requested.notified() => {
                 due = due.min(last + hurried_pause(&shared));
                 continue;
@@ -95,6 +99,7 @@ pub async fn run(shared: Arc<Shared>) {
         // Other nodes may start at the same time: the first rounds follow closely.
         due = last + began.elapsed().min(every);
     }
+    // It may be inside a long pause. What it has applied so far stays right.
     listing.abort();
 }
 
@@ -114,6 +119,8 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
         if shared.names.can_parse() {
             let done = listing::run(&shared, first, known_ms).await;
             listed = Some(done);
+            // The first listing that reaches its end is the first one; until then each attempt runs
+            // at full speed.
             first &= !done;
             shared.eviction_queue.notify();
         }
@@ -160,6 +167,7 @@ async fn check_settings(shared: &Shared) -> kvtier_s3::Result<()> {
 /// The last round of an orderly shutdown. A snapshot that takes longer than `snapshot_max` is
 /// abandoned: the last one and the journals contain as much, and the lease must be released.
 pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
+    // First, since it costs one PUT and is what other nodes miss most.
     record(shared, "journal", flush(shared).await);
     if shared.cluster.may_evict(shared.now_ms())
         && shared.cluster.read_snapshot.load(Ordering::Relaxed)
@@ -184,16 +192,20 @@ async fn announce_node(shared: &Shared) -> kvtier_s3::Result<()> {
 /// Writes the records since the last flush.
 async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
     let cluster = &shared.cluster;
+    // Numbered when it is taken: a name is never used for other records, even if the answer to its
+    // PUT is lost.
     let taken = cluster.journal.take();
     let Some((number, records)) = taken else { return Ok(()) };
     let bytes = cluster.journal.encode(cluster.server_ms(&shared.client), &records);
     let name = cluster.paths.journal(&cluster.node, number);
     if let Err(e) = objects::put(&shared.client, &name, bytes, &Put::default()).await {
+        // They go out with the next number. Readers take records twice without harm.
         cluster.journal.restore(records);
         return Err(e);
     }
     add(&shared.counters.journaled, records.len() as u64);
     match cluster.journal.wrote(number) {
+        // Bounds the journal where no evictor merges and deletes its objects.
         Some(old) => shared.client.delete(&cluster.paths.journal(&cluster.node, old)).await,
         None => Ok(()),
     }
@@ -245,6 +257,7 @@ impl Maintenance {
     async fn start(&mut self) {
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap must hold meanwhile.
+            // Evicting in a wrong order costs hits; not evicting would break the cap.
             self.shared.cluster.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
@@ -260,6 +273,7 @@ impl Maintenance {
     fn exchanged(&mut self, is_early: bool) {
         let shared = &self.shared;
         let usage = shared.catalog().index.usage();
+        // As all nodes have reported it by now; each may fill a part of it until the next exchange.
         let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
         shared.cluster.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
         shared.freed.notify_waiters();
@@ -285,6 +299,7 @@ impl Maintenance {
                 }
             }
         }
+        // Read or given up: the listing may now place what it discovers.
         self.failed = 0;
         shared.cluster.read_snapshot.store(true, Ordering::Relaxed);
         true
@@ -303,9 +318,11 @@ impl Maintenance {
     async fn catch_up(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let held = shared.cluster.lease().held(shared.now_ms());
+        // Once for each epoch: while the lease stays, all deletes are this node's own.
         let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
         let read = self.read_again().await;
         // What cannot be read is not waited for.
+        // From here on `may_evict` holds for this epoch.
         shared.cluster.caught_up.store(epoch, Ordering::Relaxed);
         shared.eviction_queue.notify();
         shared.freed.notify_waiters();
@@ -344,11 +361,13 @@ impl Maintenance {
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
         let cap = shared.catalog().index.usage().capacity;
+        // Before others are read: two nodes that exchange at the same time then see each other.
         let flushes = !early || shared.cluster.shares.is_journal_due(cap);
         if flushes {
             record(&shared, "journal", flush(&shared).await);
         }
         let caught_up = self.learn().await && self.catch_up().await;
+        // Asked after the catch-up, which may have taken long.
         let leads = shared.cluster.may_evict(shared.now_ms());
         // The writes of all others count while much space is free.
         let reads_all = leads || early || shared.cluster.shares.is_filling(cap);
@@ -367,6 +386,7 @@ impl Maintenance {
             self.follow_previous().await;
             self.merger.resolve_conflicts(&shared).await;
         }
+        // The early round has just found another node, which needs what this one wrote.
         if !flushes && self.nodes > 1 {
             record(&shared, "journal", flush(&shared).await);
         }
@@ -385,6 +405,7 @@ impl Maintenance {
     async fn follow_previous(&mut self) {
         let holder = self.shared.cluster.holder();
         if self.follows != holder {
+            // It may still have written while its lease ended.
             let before = std::mem::replace(&mut self.follows, holder);
             self.followed = before.map(|node| (node, JOURNALS_STAY));
         }
@@ -399,6 +420,7 @@ impl Maintenance {
             Ok(merged) => {
                 self.merged += merged.records as u64;
                 self.shared.eviction_queue.notify();
+                // Only a listing of all journals shows how many nodes there are.
                 if directory == self.shared.cluster.paths.journals() {
                     let every_s = self.shared.cluster.config.journal_every.as_secs().cast_signed();
                     self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
@@ -427,6 +449,8 @@ impl Maintenance {
         let shared = Arc::clone(&self.shared);
         let known = self.known();
         // Journals that are in no snapshot stay.
+        // `known` was taken before: records that arrive during the write count for the next
+        // snapshot.
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);

@@ -78,6 +78,7 @@ impl Reconciliation {
     ) -> Option<(u32, bool)> {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
+                // The listing has the store's length; ours may come from a proxy's answer.
                 if entry.chunk.len != *len {
                     index.resize(digest, *len, *len);
                 }
@@ -92,6 +93,7 @@ impl Reconciliation {
             }
             None => {
                 let chunk = Chunk::new(*digest, *len, *len).with_tenant(*tenant);
+                // The policy may not want it: its object stays, uncounted, until something uses it.
                 let InsertOutcome::New(slot) = index.insert(chunk) else { return None };
                 self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
                 (slot, true)
@@ -137,6 +139,7 @@ impl Reconciliation {
         known_ms: Option<u64>,
     ) -> Vec<u32> {
         self.new.sort_unstable();
+        // From the first to be evicted to the last.
         let all = index.eviction_order();
         let index = &*index;
         let mut new = SlotSet::default();

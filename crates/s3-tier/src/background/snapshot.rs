@@ -45,6 +45,7 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
     let _one = shared.cluster.snapshot_write.lock().await;
     let at_ms = shared.cluster.server_ms(&shared.client);
     let mut order = shared.catalog().index.eviction_order();
+    // The most recent first: the limit on parts cuts off the least useful.
     order.reverse();
     let mut manifest = SnapshotManifest {
         layout: shared.layout.name().to_owned(),
@@ -57,6 +58,8 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
         let mut part = Vec::new();
         let mut count = 0;
         for some in slots.chunks(CHUNKS_PER_LOCK) {
+            // Slots that were freed since the order was taken give nothing, and reused ones another
+            // chunk, which is fine.
             let chunks: Vec<Chunk> = shared.catalog().index.chunks_at(some).collect();
             count += chunks.len();
             if !chunks.is_empty() {
@@ -108,6 +111,8 @@ pub async fn read(
     known_ms: Option<u64>,
     last_writes: &LastWrites,
 ) -> kvtier_s3::Result<Option<SnapshotInfo>> {
+    // A second attempt, since the evictor may replace the snapshot and delete its parts during the
+    // first.
     for _ in 0..2 {
         let Some(bytes) = objects::get(
             &shared.client,
@@ -129,6 +134,7 @@ pub async fn read(
             at_ms: manifest.at_ms,
             names_tenants: snapshot_manifest::names_tenants(&bytes),
         };
+        // This process wrote it, or read it before.
         if known_ms == Some(manifest.at_ms) {
             return Ok(Some(read));
         }
@@ -143,6 +149,8 @@ pub async fn read(
         let entered = apply_parts(shared, &manifest, &mut merge).await;
         // After a read in part the least recent chunks would come last: the order before is
         // restored.
+        // Chunks that the snapshot has were made the most recent one by one; those that it lacks go
+        // behind them.
         let is_whole = matches!(entered, Ok(Ok(())));
         let stays: Vec<u32> =
             before.into_iter().filter(|slot| !is_whole || !merge.slots.has(*slot)).collect();
@@ -228,6 +236,7 @@ impl SnapshotMerge<'_> {
     fn apply_chunk(&mut self, shared: &Shared, catalog: &mut Catalog, chunk: &Chunk) -> bool {
         let digest = &chunk.digest;
         // The index is newer: only the order is taken, and what listings lack.
+        // Loads and saves went on while the snapshot was fetched.
         if let Some(known) = catalog.index.known(digest) {
             self.slots.add(known.slot);
             make_recent(&mut catalog.index, &[known.slot]);

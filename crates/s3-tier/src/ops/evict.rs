@@ -41,6 +41,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             continue;
         }
         // Checked before each batch: another node may have taken over.
+        // One batch deletes about four thousand objects at most; then the lease is looked at again.
         while shared.cluster.may_evict(shared.now_ms()) {
             let victims = gather(&shared);
             if victims.is_empty() {
@@ -49,6 +50,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
             match gone {
+                // The store refuses, or all victims are in use: without a pause this would spin.
                 0 => tokio::time::sleep(PAUSE).await,
                 _ => shared.cluster.request_exchange(),
             }
@@ -71,6 +73,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
     while !shared.gate.is_closed() {
         tick.tick().await;
         let usage = shared.catalog().index.usage();
+        // The conditions of LMCache's own loop, in its units.
         let due = usage.used as f64 >= compat.watermark * usage.capacity as f64
             && usage.entries > 0
             && compat.ratio > 0.0;
@@ -148,6 +151,7 @@ async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Op
     for victim in victims {
         // Without waiting. A key in use is the wrong victim anyway, and the batch must not wait for
         // a slow PUT.
+        // The guard before the catalog: the same order everywhere.
         let guard = shared.key_locks.try_write(&victim.chunk.digest);
         let mut catalog = shared.catalog();
         match guard {
@@ -180,6 +184,7 @@ pub async fn delete(
             Ok::<_, std::convert::Infallible>(())
         }
     });
+    // The closure never fails; errors are collected beside it, so that all batches run.
     let Ok(()) = try_for_each_concurrent(batches, BATCHES_MAX).await;
     // The guards, before the waiters are woken: a save of the same key can then begin.
     drop(victims);
@@ -198,6 +203,7 @@ async fn delete_batch(
             |name| name.to_string(),
         )
     };
+    // Taken while the entries exist; a forgotten entry has no name.
     let names: Vec<_> = batch.iter().map(name_of).collect();
     let other_names: Vec<_> = names.iter().map(|name| shared.names.other_name(name)).collect();
     let (refused, error) = match shared.client.deletes_many() {
@@ -218,12 +224,15 @@ async fn delete_batch(
     let mut catalog = shared.catalog();
     for ((victim, _), name) in batch.iter().zip(&names) {
         let digest = victim.chunk.digest;
+        // Back into the index, so that it keeps counting against the cap. The next lookup asks the
+        // bucket.
         if refused.contains(name) {
             // It may be deleted in spite of the error.
             catalog.index.abort_evict(&digest);
             catalog.invalidate(&digest);
             continue;
         }
+        // A suspect was reported as gone when it was marked.
         let suspect = catalog.index.is_suspect(&digest);
         // The guard is held: if the entry is not being evicted any more, its object is gone all the
         // same.
@@ -257,6 +266,8 @@ async fn delete_many(
         match shared.client.delete_many(part).await {
             Ok(some) => refused.extend(some.into_iter().map(|refused| refused.key)),
             Err(e) => {
+                // An answer that did not come says nothing of any object: all of them count as
+                // staying.
                 return (names.iter().cloned().collect(), Some(shared.error("remove", None, e)));
             }
         }

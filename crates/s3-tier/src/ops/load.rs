@@ -23,6 +23,7 @@ use crate::{Layout, Verify};
 
 /// A load: one GET into the leases; its bytes are verified while they arrive.
 pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, class: Class) {
+    // Leases may come filled from an earlier use; what is not overwritten must not count as loaded.
     clear(&mut op);
     let deadline = Instant::from_std(slot.deadline());
     let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
@@ -35,6 +36,7 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
         }
     };
     let result = tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late());
+    // Also after the deadline: the GET was dropped, and the leases hold part of an object.
     if !matches!(result, Ok(Loaded::Hit { .. })) {
         clear(&mut op);
     }
@@ -63,6 +65,7 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
     let name = shared.name_of(&op.key)?;
     let digest = *op.key.digest();
     // Also while it is being evicted.
+    // One chunk of its atomic set is missing: all of them are misses.
     if shared.catalog().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
     }
@@ -95,6 +98,7 @@ async fn get(
     deadline: Instant,
 ) -> Result<Option<Loaded>, Error> {
     let memory_bytes = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
+    // No object of ours has no bytes, and a request for none would say nothing.
     if memory_bytes == 0 {
         return Ok(Some(Loaded::Miss(MissReason::Length)));
     }
@@ -161,6 +165,7 @@ struct LoadTarget<'a> {
 /// Classifies the response and updates the index.
 fn record(shared: &Shared, key: &Key, read: &ReadObject, target: LoadTarget<'_>) -> Loaded {
     let LoadTarget { name, version, memory_bytes } = target;
+    // From here on the response is taken for the store's: what it shows goes into the index.
     let state = classify(shared, key, read, Some(memory_bytes));
     let etag = read.etag.as_deref();
     let seen =
@@ -176,6 +181,7 @@ fn record(shared: &Shared, key: &Key, read: &ReadObject, target: LoadTarget<'_>)
                 shared.note_facts(key, etag, facts.sums.whole());
             }
             match found {
+                // `false` where its atomic set is incomplete, or this version failed its checks before.
                 true => Loaded::Hit { len: read.len },
                 false => Loaded::Miss(MissReason::Absent),
             }
@@ -268,11 +274,14 @@ pub fn classify(
     memory_bytes: Option<u64>,
 ) -> ObjectState {
     match &read.facts {
+        // The object is fine; the caller expected a shorter one. It stays for callers that know its
+        // length.
         Some(StoredFacts::Valid(_)) if read.too_long => ObjectState::Miss(MissReason::Length),
         Some(StoredFacts::Valid(_)) if read.intact => ObjectState::Verified,
         Some(StoredFacts::Valid(_) | StoredFacts::Invalid) => {
             ObjectState::Corrupt(MissReason::Corrupt)
         }
+        // Every object of this layout has facts, so this one was written by something else.
         Some(StoredFacts::Missing) if shared.layout == Layout::Kvtier => {
             ObjectState::Corrupt(MissReason::Corrupt)
         }
@@ -280,6 +289,7 @@ pub fn classify(
             ObjectState::Corrupt(MissReason::Unverified)
         }
         Some(StoredFacts::Missing) => foreign(shared, key, read, memory_bytes),
+        // No head of a response was seen.
         None => ObjectState::Miss(MissReason::Corrupt),
     }
 }
@@ -326,12 +336,16 @@ async fn whole(
         return (Err(device_memory_error()), ReadObject::default());
     };
     let answer = client.get_observed(name, &mut landing.observed_by(&mut verifier)).await;
+    // The verifier saw the bytes as they arrived in the leases, so no second pass over them is
+    // needed.
     let holds = verifier.is_verified();
     let StreamVerifier { facts, total, etag, .. } = verifier;
     let mut read =
         ReadObject { facts, len: total.unwrap_or(0), etag, intact: holds, too_long: false };
     if let Ok(Some(object)) = &answer {
         read.len = object.len();
+        // Nothing to compare with: the client checked the length, and the store's checksum where
+        // there is one.
         read.intact |= matches!(read.facts, Some(StoredFacts::Missing));
         fill_in(&mut op.into, object.len());
     }
@@ -345,6 +359,8 @@ async fn ranges(
     op: &mut Load,
     name: &str,
 ) -> (kvtier_s3::Result<Option<()>>, ReadObject) {
+    // `is_for_ranges` lets only loads into one lease come here, since each range has its own offset
+    // in it.
     let [lease] = &mut op.into[..] else {
         return (Err(device_memory_error()), ReadObject::default());
     };

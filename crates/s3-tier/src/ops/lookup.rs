@@ -37,6 +37,7 @@ pub fn from_memory(
         let now_ms = shared.now_ms();
         for (key, presence) in keys.iter().zip(&mut found) {
             *presence = presence_of(catalog.known(key.digest(), now_ms)?);
+            // A prefix ends here; the rest stays unknown and costs nothing.
             if mode == Mode::Prefix && !presence.is_hit() {
                 break;
             }
@@ -90,12 +91,14 @@ pub async fn ask(
     mode: Mode,
     deadline: Instant,
 ) -> Result<Answers, Error> {
+    // One listing first, where it is cheaper; what it leaves open gets HEADs below.
     let listed = match is_for_a_list(shared, keys) {
         true => list(shared, keys, deadline).await?,
         false => HashMap::new(),
     };
     let mut error = None;
     let mut found = vec![Presence::Unknown; keys.len()];
+    // Window by window: a prefix lookup wastes at most one window of HEADs behind its end.
     for first in (0..keys.len()).step_by(HEADS_MAX) {
         let window = first..keys.len().min(first + HEADS_MAX);
         let mut heads = JoinSet::new();
@@ -114,6 +117,7 @@ pub async fn ask(
             }
         }
         while let Some(done) = heads.join_next().await {
+            // A task that panicked leaves its key unknown.
             let Ok((at, presence)) = done else { continue };
             match presence {
                 Ok(presence) => found[at] = presence,
@@ -158,6 +162,7 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
 /// Sends HEADs for one chunk under all names that it may have.
 pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     let name = shared.name_of(key)?;
+    // Before the first request: an answer that a save or delete overtook is not entered.
     let version = shared.key_locks.read(key.digest());
     let mut damaged = false;
     for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
@@ -199,6 +204,7 @@ async fn head_as(
         intact: true,
         ..ReadObject::default()
     };
+    // An error and no miss: a proxy's answer must not make a chunk count as gone.
     if let Some(e) = suspicious_response(shared, key, &read) {
         return Err(shared.error("lookup", Some(key), e));
     }
@@ -224,6 +230,7 @@ async fn head_as(
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     let catalog = shared.catalog();
     let now_ms = shared.now_ms();
+    // The whole tier is listed, whatever is asked for, so the cost follows its size.
     let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
     // Without a cap the size of the bucket is unknown.
     if shared.capacity_bytes.is_none() || !catalog.is_listed() || keys.len() <= PAGE_COST * pages {
@@ -245,6 +252,7 @@ async fn list(
     let mut asked = HashMap::new();
     // Keys that another lookup asks for are left to it; keys that are fresh by now are not asked
     // for again.
+    // From now on other lookups of these keys wait for this listing.
     for flight in shared.heads.lead_all(&digests) {
         if shared.known(flight.digest()).is_none() {
             let key = by_digest[flight.digest()];
@@ -259,6 +267,7 @@ async fn list(
     let client = shared.client.until(deadline);
     let mut next: Option<String> = None;
     let mut answers = HashMap::new();
+    // No more pages than HEADs would have cost.
     for _page in 0..=keys.len() / PAGE_COST {
         let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         let page = client
@@ -306,6 +315,7 @@ fn hold(
 ) -> Result<LookedUp, Error> {
     let found = LookedUp::new(found, None);
     let Hold::For(ttl) = hold else { return Ok(found) };
+    // Only now: an eviction may have taken a hit since its HEAD.
     let held = shared.catalog().index.hold_hits(shared.now_ms(), ttl, &found.hits(keys));
     let held =
         held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;

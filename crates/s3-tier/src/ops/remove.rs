@@ -31,6 +31,7 @@ pub async fn remove(
             counts.absent += 1;
             continue;
         }
+        // A running save of the key ends first, so the delete comes behind its PUT.
         let guard = shared.key_locks.write(&digest).await;
         let mut catalog = shared.catalog();
         catalog.index.expire_holds(shared.now_ms());

@@ -57,6 +57,7 @@ pub async fn reserve<'a>(
                 true => index.reserve_for(shared.now_ms(), want),
                 false => shared.cluster.reserve(index, want, limit),
             };
+            // A node that has just started alone has no limit, but shows soon what it wrote.
             if matches!(asked, Reserve::Granted(_)) && shared.cluster.shares.grant(want.bytes, cap)
             {
                 shared.cluster.request_round();

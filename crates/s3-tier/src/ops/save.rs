@@ -76,6 +76,7 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     }
     // A save with an unknown outcome may have succeeded: a HEAD finds out, so that the object is
     // counted.
+    // Not after a refusal: that is an answer, and the object is as it was.
     let unsettled =
         result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
@@ -85,6 +86,8 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     drop(order);
     slot.finish(op, result);
     if let Some(key) = key
+        // Bounded and without waiting: in an outage all saves end so, and a store that comes back
+        // must not be met by a HEAD for each.
         && let Ok(_one) = shared.transfer.outcome_checks.try_acquire()
     {
         drop(head(&shared, &key, Instant::now() + OUTCOME_CHECK_MAX).await);
@@ -104,16 +107,21 @@ async fn reserve_space<'a>(
     if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
         return Err(refusal);
     }
+    // Before the reservation: a chunk that is stored already must evict nothing.
     if is_present(shared, digest, len, pending) {
         return Ok(Err(Saved::Present));
     }
     let tenant = op.key.namespace().tenant();
+    // Space is counted by tenant, and its identity is derived with a key that is read from the
+    // bucket.
     shared.wait_for_tenant_key(tenant, until).await;
     let tenant = shared.catalog().tenant(tenant);
     let want = ReserveRequest::new(len)
         .with_place(pending.place())
         .with_tenant(tenant)
         .with_digest(digest);
+    // The chunks of a chain are reserved from the first on, so that a full tier keeps a usable
+    // prefix.
     order.wait().await;
     let claimed = reserve(shared, &want, until).await;
     Ok(claimed.map_err(Saved::Shed))
@@ -135,6 +143,8 @@ async fn put(
     if is_present(shared, digest, len, pending) {
         return Ok(Saved::Present);
     }
+    // Inside the guard, since the memory is scarce: a save that waits for the guard must not hold
+    // it.
     let Some(body) = whole(shared, &op.from, len).await else {
         return Ok(Saved::Shed(ShedReason::Throttled));
     };
@@ -152,6 +162,7 @@ async fn put(
     let stored = store(shared, object, &body, slot.deadline().into(), sums).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     // The answer arrived, so the state of the object is known.
+    // It holds two references only, so nothing leaks.
     std::mem::forget(unanswered);
     entered(shared, object, Written { len, stored, crc }, space, pending)
 }
@@ -174,6 +185,8 @@ fn entered(
     let Written { len, stored, crc } = written;
     shared.geometry.learn(key, len);
     if let Some(space) = space.spend()
+        // The policy may refuse the chunk. Its object is in the bucket all the same; the next
+        // listing counts it.
         && !enter(shared, object, len, space, pending.place())
     {
         return Ok(Saved::Shed(ShedReason::Full));
@@ -182,6 +195,7 @@ fn entered(
         shared.note_facts(key, etag, crc);
     }
     shared.eviction_queue.notify();
+    // Another node wrote the same chunk first: this one now counts as seen.
     if stored == Stored::Present {
         return Ok(Saved::Present);
     }
@@ -222,11 +236,13 @@ async fn store(
     how.storage_class.clone_from(&transfer.storage_class);
     // A chunk that another node stored meanwhile stays as it is: it may be in use. A suspect object
     // must be overwritten, so its PUT is never conditional.
+    // Learned, and expires: see `background::conditional_puts`.
     let is_possible = transfer.if_absent.load(Ordering::Relaxed)
         && !transfer.conditions.is_unsupported(Instant::now());
     how.if_absent = is_possible && !shared.catalog().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
+        // A single PUT sends on one connection; parts use several.
         let parts = body.len() as u64 > transfer.multipart_above_bytes;
         add(&shared.counters.saves_in_parts, parts.into());
         let stored = match parts {
@@ -239,6 +255,8 @@ async fn store(
         // An object that the store kept is checked: it is overwritten unless it is the chunk.
         let kept = how.if_absent && matches!(stored, Ok(Stored::Present));
         if kept && !is_the_chunk(shared, &client, key, name, body.len() as u64).await? {
+            // What the store kept is damaged, of another length, or another program's: it is
+            // overwritten.
             how.if_absent = false;
             continue;
         }
@@ -268,6 +286,7 @@ async fn is_the_chunk(
     add(&shared.counters.heads, 1);
     let Some(object) = client.head(name).await? else { return Ok(false) };
     let facts = metadata::parse(|name| object.header(name), Some(object.total()), key);
+    // `intact` is assumed: a HEAD has no bytes. A damaged body is found by the next load.
     let read = ReadObject {
         facts: Some(facts),
         len: object.total(),
@@ -320,6 +339,8 @@ fn sums(shared: &Shared, from: &[View]) -> BlockSums {
         BlockSums::from_bytes(view.as_host().unwrap_or_default())
     };
     match from {
+        // A stack saves one view into several tiers; the first pass over the bytes serves all of
+        // them.
         [one] => one.memo(|| sum(one)).cloned().unwrap_or_else(|| sum(one)),
         many => {
             add(

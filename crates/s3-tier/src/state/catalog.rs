@@ -76,6 +76,7 @@ impl SeenTimes {
         if self.0.len() <= slot {
             self.0.resize(slot + 1, 0);
         }
+        // At least 1, since 0 means unseen. 32 bits of steps last for two years of a process.
         self.0[slot] = (now_ms / SEEN_STEP_MS).max(1) as u32;
     }
 
@@ -118,6 +119,7 @@ impl Catalog {
         if self.index.is_evicting(digest) || self.is_hidden(digest) {
             return Some(None);
         }
+        // A miss expires, because any other node may save the chunk at any time.
         self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
     }
 
@@ -144,6 +146,8 @@ impl Catalog {
         if self.with_facts.len() <= slot {
             self.with_facts.resize(slot + 1, WithFacts::default());
         }
+        // Not cleared when the slot is reused: the version contains the digest, so it does not
+        // match then.
         self.with_facts[slot] = WithFacts { version: version(digest, etag), crc };
     }
 
@@ -238,10 +242,13 @@ impl Catalog {
 
     /// The bucket had no such object at that time.
     pub fn note_absent_at(&mut self, digest: Digest, at: Instant) {
+        // Cleared as a whole: misses are cheap to learn again, and an order of age would cost
+        // memory.
         if self.absent.len() >= ABSENT_MAX {
             self.absent.clear();
         }
         self.absent.insert(digest, at);
+        // The next object of the key may have another form of name.
         self.names.remove(&digest);
         self.corrupt.remove(&digest);
         self.index.clear_suspect(&digest);
@@ -277,6 +284,7 @@ impl Catalog {
     pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
         self.invalidate(digest);
         self.index.mark_suspect(digest);
+        // Forgotten marks cost one more load each: the object fails its checks again.
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
         }
