@@ -51,6 +51,8 @@ pub trait Blocking: Tier {
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
     ) -> Result<Saved, Error> {
         let ctx = Ctx::within(TIMEOUT);
+        // The view owns the bytes: the tier may keep reading after a timeout, without a copy and
+        // without a lifetime.
         let view = View::from_owner(bytes);
         loop {
             let op = Save { key: key.clone(), from: vec![view.clone()] };
@@ -71,6 +73,7 @@ pub trait Blocking: Tier {
     /// `Timeout`, `Closed`, `Full` if there is no memory for the bytes, and errors of the medium.
     fn load_bytes(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         let ctx = Ctx::within(TIMEOUT);
+        // A load needs memory of the chunk's length, which only a lookup returns.
         for _ in 0..LENGTH_CHANGES_MAX {
             let Some(len) = find(self, &ctx, key)? else { return Ok(None) };
             match load(self, &ctx, key, len)? {
@@ -124,6 +127,8 @@ fn find(tier: &(impl Tier + ?Sized), ctx: &Ctx, key: &Key) -> Result<Option<u64>
             Err(e) => return Err(e),
             Ok(answer) => match answer.found.first() {
                 Some(Presence::Hit { len }) => return Ok(Some(*len)),
+                // The tier may answer once it has asked its medium again, so a few more lookups are
+                // worth it. `ready` below keeps the pace.
                 Some(Presence::Unknown) => unknown += 1,
                 _ => return Ok(None),
             },
@@ -138,8 +143,12 @@ fn load(tier: &(impl Tier + ?Sized), ctx: &Ctx, key: &Key, len: u64) -> Result<O
     let too_long = |_| Error::new(ErrorKind::Full, "the chunk is longer than memory can be");
     let len = usize::try_from(len).map_err(too_long)?;
     let no_memory = |e| Error::new(ErrorKind::Full, "no memory for the chunk").with_source(e);
+    // Memory of its own for this one chunk: ordinary heap, which costs no huge page and no
+    // registration.
     let arena = Arena::new(ArenaConfig::heap(len)).map_err(no_memory)?;
     loop {
+        // A new lease in each round: the answer to a throttled load may have come without its
+        // memory.
         let lease = arena.lease(len).map_err(no_memory)?;
         let Done { op, result } =
             single(tier.load(ctx, vec![Load { key: key.clone(), into: vec![lease] }]).wait());

@@ -15,6 +15,7 @@ pub fn parse(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    // As IEC 80000-13 has it: `kB` is 1000, `KiB` is 1024, and `K` alone is 1000.
     let (prefix, base) = unit.strip_suffix('i').map_or((unit, 1000), |prefix| (prefix, 1024));
     let power = match prefix {
         "" if base == 1000 => 0,
@@ -26,6 +27,7 @@ pub fn parse(text: &str) -> Option<u64> {
         _ => return None,
     };
     let factor = u64::pow(base, power);
+    // Whole numbers stay exact: a float has only 53 bits.
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor);
     }

@@ -56,6 +56,7 @@ impl Content {
         let mut wrong = None;
         self.words(offset, bytes.len(), |at, word| {
             let here = &bytes[at..at + word.len()];
+            // Words are compared first. The byte is looked for only in the first word that differs.
             if here != word && wrong.is_none() {
                 let first = here.iter().zip(word).position(|(a, b)| a != b).unwrap_or(0);
                 wrong = Some(Wrong { at: offset + (at + first) as u64 });
@@ -69,9 +70,13 @@ impl Content {
     fn words(&self, offset: u64, len: usize, mut each: impl FnMut(usize, &[u8])) {
         let mut at = 0;
         while at < len {
+            // The word at an index depends on the seed and the index alone, so any range can be
+            // written or checked without what stands before it.
             let index = (offset + at as u64) / 8;
             let skip = (offset + at as u64) as usize % 8;
             let word = mix(self.0.wrapping_add(index.wrapping_mul(STEP))).to_le_bytes();
+            // The first and the last word may be cut, where the range does not begin or end at a
+            // multiple of 8.
             let n = (8 - skip).min(len - at);
             each(at, &word[skip..skip + n]);
             at += n;

@@ -117,6 +117,8 @@ impl FaultTier {
             return Fate::Spared;
         }
         let f = &self.faults;
+        // One draw for each op. Its place among the ranges of the odds is the fate, so the same
+        // seed gives the same faults in the same order.
         let mut drawn = self.seed.lock().unwrap_or_else(PoisonError::into_inner).below(1000);
         let odds = [
             (Fate::Delayed, f.delayed),
@@ -149,12 +151,16 @@ impl FaultTier {
     }
 
     fn submit<V: Verb>(&self, ctx: &Ctx, ops: Vec<V>) -> Ticket<Vec<Done<V, V::Answer>>> {
+        // Drawn before anything else, on the caller's thread: the order of draws must not depend on
+        // threads.
         let fates: Vec<_> = ops.iter().map(|_| self.fate()).collect();
+        // The usual case costs no thread. After the close the inner tier refuses by itself.
         if fates.iter().all(|fate| *fate == Fate::Spared) || self.gate.is_closed() {
             return V::submit(&*self.inner, ctx, ops);
         }
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
+        // A batch with a lost op is answered at its deadline by the clock, as a real tier does it.
         self.clock.schedule(ctx.deadline, &batch.expiry());
         let all: Vec<_> = ops
             .into_iter()
@@ -169,6 +175,7 @@ impl FaultTier {
                 let work = Work { inner, ctx: ctx.clone(), expiry, delay: self.faults.delay, pass };
                 thread::spawn(move || work.run(all));
             }
+            // Too many batches with faults, each of which has a thread.
             Err(_) => all.into_iter().for_each(|(op, slot, _)| slot.finish(op, Ok(V::THROTTLED))),
         }
         ticket
@@ -236,6 +243,8 @@ impl Work {
                 Fate::Failed => slot.finish(op, Err(fault())),
                 Fate::Throttled => slot.finish(op, Ok(V::THROTTLED)),
                 Fate::Lost => lost.push((op, slot)),
+                // A save cannot be corrupt in this sense; it goes to the inner tier like one that
+                // was spared.
                 _ => match (fate == Fate::Corrupt).then(|| op.corrupt()).flatten() {
                     Some(answer) => slot.finish(op, Ok(answer)),
                     None => {
@@ -248,6 +257,8 @@ impl Work {
         let answers = V::submit(&*self.inner, &self.ctx, ops).wait();
         slots.into_iter().zip(answers).for_each(|(slot, done)| slot.finish(done.op, done.result));
         if !lost.is_empty() {
+            // The memory of a lost op comes back after its deadline: until then it counts as
+            // stranded.
             thread::sleep(self.ctx.deadline.saturating_duration_since(Instant::now()) + self.delay);
             // However late the clock's own thread is.
             self.expiry.expire(Instant::now());
@@ -256,6 +267,7 @@ impl Work {
         lost.into_iter().for_each(|(op, slot)| {
             slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op")))
         });
+        // Last: `close` waits for the pass, and so for the memory of lost ops too.
         drop(self.pass);
     }
 }
@@ -273,6 +285,8 @@ impl Tier for FaultTier {
     ) -> Ticket<Result<LookedUp, Error>> {
         match self.key_fault("lookup") {
             Ok(()) => self.inner.lookup(ctx, keys, mode, hold),
+            // Half of the contract: a lookup may answer `Unknown` instead of an error. With a hold
+            // it may not, since the caller would miss its hold.
             Err(_) if hold == Hold::None => {
                 Ticket::ready(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None)))
             }
@@ -296,6 +310,8 @@ impl Tier for FaultTier {
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
+        // Two ends to wait for: ops with faults, which the inner tier never got, and the inner
+        // tier's own.
         let ours = self.gate.close();
         if ours.is_done() {
             return self.inner.close();

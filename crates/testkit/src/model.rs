@@ -88,6 +88,7 @@ impl ModelTier {
     pub fn open(config: ModelConfig) -> std::io::Result<Self> {
         let mut caps =
             Caps::new(config.name.as_str(), config.limits.ops_max, config.limits.bytes_max);
+        // A chunk that is longer than the cap could never be stored.
         caps.chunk_bytes_max = config.capacity_bytes.unwrap_or(u64::MAX).min(caps.chunk_bytes_max);
         let store = Mutex::new(ChunkStore::new(config.capacity_bytes));
         Ok(ModelTier {
@@ -119,9 +120,13 @@ impl ModelTier {
         for (op, slot) in ops.into_iter().zip(slots) {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
+                    // The slot keeps the pass until the op has ended, also if the deadline answers
+                    // first: the gate then counts its memory as stranded.
                     slot.attach(pass);
                     let shared = Arc::clone(&self.shared);
                     let delay = self.delay;
+                    // One thread in order. The model has no race of its own, so a difference to
+                    // another tier is that tier's.
                     self.queue.push(move || run(&shared, op, slot, delay, act));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
@@ -157,6 +162,7 @@ fn run<O: Op, T: Send + 'static>(
     delay: Duration,
     act: fn(&ModelState, &mut O) -> Result<T, Error>,
 ) {
+    // Canceled or timed out while it waited in the queue.
     if let Some(kind) = slot.is_over() {
         return slot.finish(op, Err(over(kind)));
     }
@@ -173,6 +179,8 @@ impl ModelState {
 
     /// Notifies listeners of what happened, without a lock.
     fn notify(&self) {
+        // Under the store's lock, which orders the changes. Listeners are called on the next line,
+        // without it.
         self.store().events.drain(..).for_each(|event| self.listeners.push(event));
         self.listeners.notify();
     }
@@ -182,6 +190,7 @@ impl ModelState {
             return Err(Error::new(ErrorKind::Invalid, "the CPU cannot write this memory"));
         }
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        // The bytes are cloned under the lock and copied without it.
         let Some(bytes) = self.store().load(op.key.digest()) else {
             return Ok(Loaded::Miss(MissReason::Absent));
         };
@@ -203,6 +212,7 @@ impl ModelState {
 fn scatter(mut bytes: &[u8], into: &mut [Lease]) {
     for lease in into {
         let (here, rest) = bytes.split_at(lease.len().min(bytes.len()));
+        // Leases behind the end of the chunk get an empty piece and stay empty.
         lease.write_at(0, here).expect("host memory at least this long");
         bytes = rest;
     }

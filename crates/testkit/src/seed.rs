@@ -37,6 +37,7 @@ impl Seed {
 pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Stirs a number so that each of its bits moves all of the result's (the finalizer of SplitMix64).
+// SplitMix64: each state gives one well-mixed number, so neighbouring seeds have nothing in common.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -56,6 +57,7 @@ pub fn for_each_seed(plain: u64, story: impl Fn(u64) -> u64 + Sync) -> u64 {
     let next = AtomicU64::new(0);
     let print = |seed| {
         catch_unwind(AssertUnwindSafe(|| story(seed)))
+            // The number of the seed is all that is needed to run the same story again.
             .unwrap_or_else(|_| panic!("the story of seed {seed}"))
     };
     let some = || {
@@ -65,6 +67,7 @@ pub fn for_each_seed(plain: u64, story: impl Fn(u64) -> u64 + Sync) -> u64 {
             .sum::<u64>()
     };
     thread::scope(|scope| {
+        // Four threads also on one core: most stories wait for deadlines.
         let tellers: Vec<_> = (0..4).map(|_| scope.spawn(some)).collect();
         tellers
             .into_iter()

@@ -53,6 +53,7 @@ impl ChunkStore {
 
     fn is_held(&self, key: &Digest) -> bool {
         let now = Instant::now();
+        // Expired holds count no more, whether or not they were purged.
         self.holds.values().any(|(until, keys)| *until > now && keys.contains(key))
     }
 
@@ -78,7 +79,10 @@ impl ChunkStore {
         if self.capacity.is_some_and(|max| len > max) {
             return Saved::Shed(ShedReason::TooLarge);
         }
+        // A chunk of another length under the same key is replaced, and both changes are reported.
         self.drop_chunk(&digest);
+        // Slow and plain on purpose: the sum and the oldest chunk are computed anew each time, so
+        // that neither can be wrong.
         while self.capacity.is_some_and(|max| self.used() + len > max) {
             let free = self.chunks.iter().filter(|(key, _)| !self.is_held(key));
             match free.min_by_key(|(_, chunk)| chunk.touched).map(|(key, _)| *key) {
@@ -89,6 +93,7 @@ impl ChunkStore {
         let tenant = key.namespace().tenant().to_owned();
         self.chunks
             .insert(digest, ModelChunk { bytes: bytes.into(), tenant, born: now, touched: now });
+        // By time of storing: an order that does not change while a listing is under way.
         self.order.insert(now, digest);
         self.events.push(Event::Stored { key: digest, len });
         Saved::Stored
@@ -120,8 +125,10 @@ impl ChunkStore {
         found: Vec<Presence>,
         time: Duration,
     ) -> Result<LookedUp, Error> {
+        // Unique in the process, so that a hold of one tier means nothing to another.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let now = Instant::now();
+        // Before the limit is checked, which counts living holds only.
         self.holds.retain(|_, (until, _)| *until > now);
         let hits =
             keys.iter().zip(&found).filter(|(_, p)| p.is_hit()).map(|(key, _)| *key.digest());
@@ -147,6 +154,7 @@ impl ChunkStore {
     pub fn release_keys(&mut self, hold: HoldId, keys: &[Digest]) {
         let Some((_, held)) = self.holds.get_mut(&hold) else { return };
         for key in keys {
+            // One at a time: a key that was held twice is released twice.
             held.iter().position(|own| own == key).map(|place| held.remove(place));
         }
         if held.is_empty() {
@@ -176,6 +184,8 @@ impl ChunkStore {
             len: self.chunks[key].bytes.len() as u64,
         };
         let keys = rest.by_ref().take(max).map(info).collect();
+        // The cursor is a time, not a place: chunks that are removed between two pages move
+        // nothing.
         KeyPage { keys, next: rest.next().map(|(born, _)| Cursor(*born)) }
     }
 

@@ -49,6 +49,7 @@ impl Shared {
         while !state.closed {
             state = match state.jobs.pop_front() {
                 Some(job) => {
+                    // Before the jobs are dropped: their slots may call back into this queue.
                     drop(state);
                     // A panic ends this job only; its slot answers `Closed`.
                     let _ = catch_unwind(AssertUnwindSafe(job));
@@ -64,11 +65,13 @@ impl Drop for WorkerThread {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
+        // Jobs that have not begun are dropped, which answers their slots `Closed`.
         let forgotten = std::mem::take(&mut state.jobs);
         drop(state);
         self.shared.changed.notify_one();
         drop(forgotten);
         if let Some(thread) =
+            // A job may drop the last handle of the tier, and this with it.
             self.thread.take().filter(|t| t.thread().id() != std::thread::current().id())
         {
             let _ = thread.join();

@@ -82,6 +82,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
 #[cfg(feature = "gds")]
 fn gds(spec: &super::GdsSpec) -> Vec<(&'static str, String)> {
     let mut facts = file(&spec.file);
+    // The first two facts are the type and the name; the rest is that of a file tier.
     (facts[0].1, facts[1].1) = ("gds".into(), spec.name().into());
     facts.extend([
         ("cufile", format!("{:?}", spec.gpu.cufile.unwrap_or_default()).to_lowercase()),
@@ -99,6 +100,8 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
             endpoint.provider().name().to_owned(),
             endpoint.region().to_owned(),
         ),
+        // `config explain` shows what it can: an endpoint that does not resolve is one line, not
+        // the end.
         Err(e) => (format!("unresolved: {e}"), String::new(), String::new()),
     };
     let signs = if spec.credentials.is_some() {

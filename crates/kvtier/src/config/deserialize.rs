@@ -53,6 +53,7 @@ pub(super) fn compat<'de, D: Deserializer<'de>>(
     let wrong =
         || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
     let EvictionShares { watermark, ratio } =
+        // serde's own error for an untagged enum names no field, so it is replaced.
         match CompatMarks::deserialize(from).map_err(|_| wrong())? {
             CompatMarks::Usual(false) => return Ok(None),
             CompatMarks::Usual(true) => EvictionShares::default(),

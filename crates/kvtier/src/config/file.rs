@@ -204,6 +204,7 @@ pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D
         (percent > 0.0 && percent <= 100.0).then_some(Capacity::Share(percent / 100.0))
     };
     let given_share = given.as_text().and_then(share);
+    // A percentage is a share of the file system. Anything else must be a size.
     given_share.or_else(|| deserialize::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
 }
 

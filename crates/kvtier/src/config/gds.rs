@@ -59,6 +59,8 @@ const OWN: [&str; 8] =
 
 /// `verify` with a word that files alone do not know is another name for `proof`.
 fn says_proof(key: &str, value: &Value) -> bool {
+    // `verify` is a setting of the file tier too, with other words. The word decides which of the
+    // two is meant.
     key == "verify"
         && value.as_text().is_some_and(|word| ["always", "sample", "off"].contains(&word))
 }
@@ -75,6 +77,8 @@ impl GdsSpec {
             value.as_map().unwrap_or_default().iter().filter(|(key, _)| key != "type").cloned();
         let is_own =
             |(key, value): &(String, Value)| OWN.contains(&key.as_str()) || says_proof(key, value);
+        // Each part is read with unknown fields refused. One struct with both flattened into it
+        // could not refuse any.
         let (own, file): (Vec<_>, Vec<_>) = all.partition(is_own);
         let gpu = GpuSpec::deserialize(Value::Map(own).to_json())?;
         Ok(GdsSpec { file: FileSpec::deserialize(Value::Map(file).to_json())?, gpu })
@@ -88,6 +92,7 @@ impl GdsSpec {
     pub(super) fn open(&self) -> Result<GdsTier, Error> {
         let GpuSpec { cufile, proof, gpu, cufile_library, piece, buffers, staging, threads } =
             self.gpu.clone();
+        // The capacity is part of the file tier's configuration, which replaces this one below.
         let mut config = GdsConfig::new(&self.file.path, 0);
         config.disk = self.file.config()?.into_disk();
         config.disk.name = self.name().into();

@@ -60,6 +60,7 @@ impl KeyListing {
         let mut page = Vec::new();
         while page.len() < max {
             match self.0.next_chunk()? {
+                // A key that no name can spell is left out: the caller could do nothing with it.
                 Some(Some((id, len))) => page.extend(spelled(&id).map(|name| (name, len))),
                 Some(None) => {}
                 None => break,

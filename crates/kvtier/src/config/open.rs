@@ -20,11 +20,14 @@ impl Config {
         &self,
         wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>,
     ) -> Result<OpenTiers, Error> {
+        // Before anything is opened: two tiers over one directory would already have changed it.
         self.check()?;
         let mut started = TierHandles::default();
         let mut shown = Vec::with_capacity(self.tiers.len() + 1);
         let named = self.named();
         let mut open = |spec| {
+            // The meter is inside the caller's own wrapper, so it measures the medium and not the
+            // wrapper.
             let (tier, meter) = Metered::wrap(started.open(spec)?);
             shown.push(
                 MonitoredTier::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices),
@@ -39,6 +42,7 @@ impl Config {
                     "a configuration without a tier; add one",
                 ));
             }
+            // A stack of one tier without rules adds a thread and nothing else.
             [one] if self.rule(0) == TierRule::new() && self.computed_bytes_per_s.is_none() => {
                 Arc::clone(one)
             }

@@ -62,6 +62,7 @@ impl ParsedConfig {
     /// Checks that the tiers can form a stack; `place` names the source in errors.
     fn checked(self, place: &str) -> Result<Self, Error> {
         let named = |e: Error| match e.to_string() {
+            // The error already names the file; naming it twice would hide the rest.
             what if what.starts_with(place) => Error::new(e.kind(), what),
             what => Error::new(e.kind(), format!("{place}: {what}")),
         };
@@ -93,6 +94,7 @@ impl ConfigReader {
         let read = match looks(text, name) {
             ConfigFormat::Native => self.native(text, name),
             ConfigFormat::Adapters => self.adapters_of(&native::text(text, name)?, name),
+            // LMCache merges its file with the environment, so both are read here too.
             ConfigFormat::Lmcache => {
                 return self.lmcache(Inputs::from_environment().with_file(name, text));
             }
@@ -158,6 +160,7 @@ impl ConfigReader {
         let mut notes = Vec::new();
         for adapter in &adapters {
             let own = adapter.config()?;
+            // The objects become tiers of one stack, in their order.
             config.append(if own.lists.is_empty() { own.at(adapter.place()) } else { own });
             let given = adapter
                 .fields()
@@ -188,11 +191,15 @@ impl ConfigReader {
 /// why.
 fn looks(text: &str, name: &str) -> ConfigFormat {
     let json = || serde_json::from_str::<serde_json::Value>(text).ok().map(Value::from);
+    // JSON before YAML: every JSON file is also YAML, but the YAML reader follows YAML 1.1 and
+    // reads some texts differently.
     let value = match name.ends_with(".toml") {
         true => native::text(text, name).ok(),
         false => json().or_else(|| yaml::parse(text).ok().map(|document| document.value)),
     };
     match value {
+        // From the most specific mark to the least. LMCache's own file has neither `tiers` nor
+        // `type` at the top.
         Some(Value::List(_)) => ConfigFormat::Adapters,
         Some(value) if value.field("tiers").is_some() => ConfigFormat::Native,
         Some(value) if value.field("type").is_some() => ConfigFormat::Adapters,

@@ -140,6 +140,8 @@ impl Config {
     /// Adds the tiers of another configuration below the others, as a list of its own. Settings of the
     /// stack that both contain are taken from this one.
     pub(super) fn append(&mut self, below: Config) {
+        // Rules count from the first tier. Without default ones for the tiers above, those of
+        // `below` would slip to other tiers.
         self.rules.resize(self.tiers.len(), TierRule::new());
         self.rules.extend(below.rules);
         if self.lists.is_empty() {
@@ -150,6 +152,7 @@ impl Config {
         self.lists
             .extend(lists.into_iter().map(|list| TierList { start: first + list.start, ..list }));
         self.tiers.extend(below.tiers);
+        // What concerns the whole stack is taken from the first configuration that says it.
         self.name = self.name.take().or(below.name);
         self.dirty_bytes_max = self.dirty_bytes_max.or(below.dirty_bytes_max);
         self.computed_bytes_per_s = self.computed_bytes_per_s.or(below.computed_bytes_per_s);
@@ -208,6 +211,8 @@ impl Config {
     pub(super) fn named(&self) -> Vec<TierSpec> {
         let mut tiers = self.tiers.clone();
         let mut taken: Vec<String> = self.tiers.iter().map(TierSpec::name).collect();
+        // Metrics and errors identify tiers by name alone, so a name that was given twice gets a
+        // number.
         for at in 1..tiers.len() {
             let name = taken[at].clone();
             if taken[..at].contains(&name) {

@@ -119,6 +119,8 @@ fn medium(tier: &TierSpec) -> Option<TierMedium> {
 /// A path without links and relative parts; of one that is not there, as much as is.
 #[cfg(feature = "file")]
 fn real(path: &std::path::Path) -> PathBuf {
+    // Two spellings of one directory must compare equal: links are resolved as far up as the path
+    // exists, and the rest is appended.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let resolve = |above: &std::path::Path| {
         let rest = absolute.strip_prefix(above).ok()?;

@@ -65,6 +65,8 @@ impl Value {
 
     /// What a mapping holds under a name; the last, where it is there twice.
     pub fn field(&self, name: &str) -> Option<&Value> {
+        // The last of two equal keys counts, as in Python's readers of JSON and YAML, which LMCache
+        // uses.
         self.as_map()?.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
@@ -101,6 +103,7 @@ impl Value {
             Value::Bool(on) => Json::Bool(*on),
             Value::Int(n) => Json::from(*n),
             Value::Float(n) if n.is_finite() => Json::from(*n),
+            // JSON has no infinity and no NaN.
             Value::Float(n) => Json::from(n.to_string()),
             Value::Text(text) => Json::from(text.as_str()),
             Value::List(list) => Json::Array(list.iter().map(Value::to_json).collect()),
@@ -119,6 +122,8 @@ impl Value {
             Value::Map(map) => Value::Map(
                 map.iter()
                     .map(|(key, value)| {
+                        // An absent secret is shown as absent: that is often the answer an operator
+                        // looks for.
                         let hide = is_secret(key) && !value.is_null();
                         (key.clone(), if hide { Value::Text("***".into()) } else { value.masked() })
                     })
@@ -163,6 +168,8 @@ pub(crate) fn mask_url(text: &str) -> String {
         Some(at) if !text[..at].contains(':') => text.split_at(at + "://".len()),
         _ => ("", text),
     };
+    // Passwords may contain `@` and `/`. The last `@` after a colon ends them; hiding too much is
+    // the safe mistake.
     let user_ends = rest.rfind('@').filter(|at| rest[..*at].contains(':')).or_else(|| {
         let host_ends = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         rest[..host_ends].rfind('@').filter(|_| !scheme.is_empty())

@@ -26,11 +26,14 @@ pub(crate) fn parse(text: &str) -> Result<Document, String> {
     let mut builder = Builder::default();
     let mut documents = 0;
     for event in Parser::new_from_str(text) {
+        // The parser makes events from the text alone. Values, anchors and merges are made here, so
+        // that they follow Python's reader and stay within bounds.
         let (event, span) = event.map_err(|e| e.to_string())?;
         if matches!(event, Event::DocumentStart(_)) {
             documents += 1;
         }
         let taken =
+            // PyYAML's `safe_load` refuses a second document too.
             if documents > 1 { Err("a second document".to_owned()) } else { builder.take(event) };
         taken.map_err(|what| {
             format!("line {} column {}: {what}", span.start.line(), span.start.col() + 1)
@@ -68,7 +71,11 @@ impl Builder {
             }
             Event::Alias(anchor) => {
                 let (value, size) =
+                    // An anchor is known once its value is complete. An alias inside its own value
+                    // would be a cycle.
                     self.anchors.get(&anchor).cloned().ok_or("an alias of what is not finished")?;
+                // An alias counts with all that it stands for. Nine lines of aliases of aliases
+                // would otherwise expand to gigabytes.
                 self.values += size;
                 self.done(value, 0)
             }
@@ -90,6 +97,8 @@ impl Builder {
     }
 
     fn open(&mut self, anchor: usize, what: Unfinished) -> Result<(), String> {
+        // Values are read and dropped recursively elsewhere. Without a bound a deep file would
+        // overflow the stack.
         if self.stack.len() >= DEPTH_MAX {
             return Err(format!("nested deeper than {DEPTH_MAX}"));
         }
@@ -110,6 +119,7 @@ impl Builder {
         match self.stack.last_mut().map(|open| &mut open.what) {
             None => self.root = Some(value),
             Some(Unfinished::List(list)) => list.push(value),
+            // Events of a mapping alternate: a key, then its value.
             Some(Unfinished::Map { key: key @ None, .. }) => *key = Some(name(value)?),
             Some(Unfinished::Map { pairs, merged, key }) => match key.take() {
                 Some(key) if key == "<<" => merged.push(value),
@@ -125,6 +135,7 @@ impl Builder {
         let mut all: Vec<(String, Value)> = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             if let Some(at) = all.iter().position(|(known, _)| *known == key) {
+                // The last one counts, as in Python. The caller decides whether that is an error.
                 self.repeated.push(key);
                 all[at].1 = value;
             } else {
@@ -137,6 +148,8 @@ impl Builder {
         {
             let Value::Map(pairs) = value else { return Err("`<<` needs a mapping".into()) };
             for (key, value) in pairs {
+                // Keys of the mapping itself outrank merged ones, and earlier merges outrank later
+                // ones.
                 if !all.iter().any(|(known, _)| *known == key) {
                     all.push((key, value));
                 }
@@ -173,6 +186,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, St
     let wrong = || format!("{text:?} is no {tag}");
     match (tag.is_yaml_core_schema(), tag.suffix.as_str()) {
         (true, "str") => Ok(Value::Text(text.to_owned())),
+        // The tag `!` alone: a text, whatever it looks like.
         (_, "") => Ok(Value::Text(text.to_owned())),
         (true, "null") => Ok(Value::Null),
         (true, "bool") => {

@@ -10,6 +10,8 @@ const PIECE: usize = 64 << 10;
 pub fn sums_of(from: &[View]) -> BlockSums {
     match from {
         [one] => one
+            // The sums of one view are kept with its memory: a save to several tiers computes them
+            // once.
             .memo(|| BlockSums::from_bytes(one.as_ref()))
             .cloned()
             .unwrap_or_else(|| BlockSums::from_bytes(one.as_ref())),
@@ -25,15 +27,21 @@ pub fn copy_checked(all: &[u8], sums: &BlockSums, into: &mut [Lease]) -> bool {
     for lease in into.iter_mut() {
         let n = lease.len().min(all.len() - at);
         let host = lease.as_host_mut().unwrap_or_default();
+        // The sum reads each piece while it is still in the CPU's cache. What is summed is the
+        // copy, so a wrong byte that arises in the copy is found too.
         for (to, from) in host[..n].chunks_mut(PIECE).zip(all[at..at + n].chunks(PIECE)) {
             to.copy_from_slice(from);
             arrived.piece(at as u64, to);
             at += to.len();
         }
+        // The lease counts what was written to it, not what fits.
         lease.assume_filled(n);
     }
+    // Memory of the tier can change under it: a flipped bit, or a save whose caller wrote to the
+    // buffer afterwards. Only bytes that match the sums are handed out.
     let whole = at == all.len() && arrived.finish().as_ref() == Some(sums);
     if !whole {
+        // A miss leaves no bytes that a caller could take for a chunk.
         into.iter_mut().for_each(|lease| lease.assume_filled(0));
     }
     whole

@@ -62,12 +62,16 @@ impl HostChunks {
             return self.index.set_quota_of_others(bytes);
         }
         let tenant = self.tenant(name);
+        // A tenant with a quota keeps its number even without chunks, or a new number would be
+        // without the quota.
         self.tenants.keep(tenant, bytes.is_some());
         self.index.set_quota(tenant, bytes);
     }
 
     /// The chunk.
     pub fn find(&self, digest: &Digest) -> Option<StoredChunk> {
+        // The index decides what is a hit: a chunk of an incomplete atomic set has bytes here and
+        // is none.
         self.index.get(digest)?;
         self.bytes.get(digest).cloned()
     }
@@ -92,6 +96,7 @@ impl HostChunks {
         let inserted = !matches!(self.index.commit(reservation, chunk), InsertOutcome::Refused(_));
         if inserted {
             self.bytes.insert(digest, stored);
+            // Under the lock that orders the changes. Listeners are called later, without it.
             self.listeners.push(Event::Stored { key: digest, len });
         }
         inserted
@@ -113,6 +118,8 @@ impl HostChunks {
             .with_digest(key.digest());
         let mut evicted = Evicted::default();
         loop {
+            // Each round names the next victims. It ends, because every round evicts at least one
+            // or answers.
             match self.index.reserve_for(now_ms, &want) {
                 Reserve::Evict(victims) => self.drop_all(&victims, &mut evicted),
                 other => return (other, evicted),
@@ -122,6 +129,8 @@ impl HostChunks {
 
     /// Evicts what is above the high mark, and what LMCache's rules evict.
     pub fn evict_above_mark(&mut self, now_ms: u64) -> Evicted {
+        // Two reasons to evict in the background: the high mark, and LMCache's eviction once a
+        // second where that is emulated.
         let mut victims = self.index.victims(now_ms, 0);
         let mut evicted = Evicted::default();
         victims.extend(self.index.compat_victims(now_ms));
@@ -135,6 +144,8 @@ impl HostChunks {
     /// Evicts about `bytes` although the cap allows them, because the arena is fragmented.
     pub fn defragment(&mut self, now_ms: u64, bytes: u64) -> Evicted {
         let usage = self.index.usage();
+        // The index evicts only above the cap. To get more space than that, the free part is asked
+        // for too.
         let below_cap = usage.capacity.saturating_sub(usage.used + usage.reserved);
         let victims = self.index.victims(now_ms, below_cap.saturating_add(bytes));
         let mut evicted = Evicted::default();
@@ -148,6 +159,7 @@ impl HostChunks {
             let stored = self.bytes.remove(&victim.chunk.digest);
             // Its current set, which may have been declared after it was saved.
             let set = self.index.set_of(&victim.chunk.digest);
+            // After the set was read: the index forgets it with the entry.
             self.index.finish_evict(&victim.chunk.digest);
             self.listeners.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
             evicted.count += 1;

@@ -53,6 +53,8 @@ impl HostTier {
         let invalid = |what: &'static str| {
             Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into())
         };
+        // LMCache's policies leave a pinned chunk where it is in their order. Ours move it, so the
+        // exact emulation needs another build of the policy.
         let policy = if config.compat.is_some() {
             config.policy.build_compat()
         } else {
@@ -73,6 +75,7 @@ impl HostTier {
             .bytes
             .checked_add(config.bytes / 16 + SPARE_BYTES)
             .and_then(|n| usize::try_from(n).ok());
+        // The allocator rounds up to whole huge pages. Beyond `isize::MAX` no address range exists.
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
         let bytes = bytes.ok_or_else(|| {
             invalid("the host tier is larger than memory can be; make it smaller")
@@ -81,6 +84,8 @@ impl HostTier {
             let error = Error::new(ErrorKind::Full, "no memory for the host tier");
             error.with_tier(config.name.as_str().into()).with_source(e)
         })?;
+        // No limits of operations: every call is answered before it returns, so nothing is ever in
+        // flight.
         let mut caps = Caps::new(config.name.as_str(), u32::MAX, u64::MAX);
         caps.chunk_bytes_max = config.bytes;
         Ok(HostTier {
@@ -124,6 +129,7 @@ impl HostTier {
         if self.is_closed() {
             return Err(self.error(ErrorKind::Closed, "the tier is closed"));
         }
+        // An operation whose time is over does not even copy: its caller may have given up on it.
         if self.clock.now() >= ctx.deadline {
             return Err(self.error(ErrorKind::Timeout, "the deadline passed"));
         }
@@ -133,6 +139,8 @@ impl HostTier {
     fn find(&self, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Unknown; keys.len()];
         let mut chunks = self.chunks();
+        // The table of a large cache is not in the CPU's caches. Loading the lines of all keys at
+        // once hides most of that latency.
         if keys.len() > 1 {
             chunks.index.prefetch(keys.iter().map(Key::digest));
         }
@@ -145,9 +153,12 @@ impl HostTier {
                 break;
             }
         }
+        // The order of a lookup is the order of the prefix chain, which saves of single chunks do
+        // not show.
         chunks.index.learn_order(keys);
         let found = LookedUp::new(found, None);
         let Hold::For(ttl) = hold else { return Ok(found) };
+        // Under the same lock as the lookup: no eviction comes between a hit and its hold.
         let held = chunks.index.hold_hits(self.now_ms(), ttl, &found.hits(keys));
         let held = held
             .map_err(|full| self.error(ErrorKind::Throttled, "too many holds").with_source(full))?;
@@ -159,6 +170,7 @@ impl HostTier {
         let mut counts = Removed::default();
         let mut evicted = Evicted::default();
         let mut chunks = self.chunks();
+        // Without it a hold that has ended would still refuse the removal.
         chunks.index.expire_holds(self.now_ms());
         for key in keys {
             match chunks.index.begin_evict(key.digest()) {
@@ -170,6 +182,7 @@ impl HostTier {
                 _ => counts.absent += 1,
             }
         }
+        // Listeners may call this tier.
         drop(chunks);
         self.listeners.notify();
         counts
@@ -200,6 +213,7 @@ impl Tier for HostTier {
         let held = found.as_ref().is_ok_and(|found| found.hold.is_some());
         let hold = if held { hold } else { Hold::None };
         let ticket = Ticket::ready(found.map_err(|e| e.with_op("lookup")));
+        // A caller that drops the ticket never sees the id of the hold and could not release it.
         ticket.release_if_dropped(hold, &self.chunks, release_hold)
     }
 
@@ -224,6 +238,8 @@ impl Tier for HostTier {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        // The set is declared before its first chunk is stored. Until all of them are there, each
+        // is a miss.
         let whole = ctx.atomic_set_of(&ops);
         let one = |(op, place): (Save, ChainPlace)| {
             let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
@@ -235,12 +251,16 @@ impl Tier for HostTier {
             match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
                 Ok(set) => set,
                 Err(_) => {
+                    // Too many sets are incomplete. Storing the chunks without their set could
+                    // serve a part of it.
                     let shed = |op| Done { op, result: Ok(self.shed(ShedReason::IncompleteSets)) };
                     return Ticket::ready(ops.into_iter().map(shed).collect());
                 }
             };
         let done: Vec<_> = ops.into_iter().zip(places).map(one).collect();
         set.into_iter().for_each(|set| self.chunks().index.end_set(set));
+        // A single new chunk without a hint was counted by its insertion. Counting it again would
+        // make it look used.
         let is_one_more = matches!(done.as_slice(), [Done { result: Ok(Saved::Stored), .. }]);
         if !is_one_more || ctx.hint != Hint::default() {
             self.used(&chain, &ctx.hint);

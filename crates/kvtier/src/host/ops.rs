@@ -31,6 +31,7 @@ impl SharedIndex for HostTier {
 impl HostTier {
     /// Records that a batch used these chunks.
     pub(super) fn used(&self, chain: &[Digest], hint: &Hint) {
+        // One call for the chain: its head is kept longer than its tail.
         self.chunks().index.touch_batch(chain);
         let hint = EvictionHint::from_durations(
             hint.session_ended,
@@ -56,8 +57,11 @@ impl HostTier {
                 "the CPU cannot write this memory; use a tier that can",
             ));
         }
+        // Leases may come back from an earlier load. Old bytes must not count after a miss.
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         let digest = *op.key.digest();
+        // Only the view is cloned under the lock. The copy below runs without it, so loads of
+        // several threads copy at the same time.
         let Some(stored) = self.chunks().find(&digest) else {
             return Ok(miss(&self.counters.misses_absent, MissReason::Absent));
         };
@@ -65,6 +69,8 @@ impl HostTier {
             return Ok(miss(&self.counters.misses_length, MissReason::Length));
         }
         if !copy_checked(stored.bytes.as_ref(), &stored.sums, &mut op.into) {
+            // The bytes in memory are wrong: they are forgotten at once, so that the next save
+            // stores them anew.
             self.chunks().forget(&digest);
             self.listeners.notify();
             return Ok(miss(&self.counters.misses_corrupt, MissReason::Corrupt));
@@ -83,16 +89,20 @@ impl HostTier {
         if let Some((kind, what)) = refusal(op, len) {
             return Err(Error::new(kind, what).with_tier(self.caps.name.clone()));
         }
+        // Before the checksums: most saves of a busy engine are of chunks that are here.
         if self.chunks().is_present(op.key.digest(), len) {
             add(&self.counters.present, 1);
             return Ok(Saved::Present);
         }
+        // Computed without the lock, and before space is reserved, which other saves may need
+        // meanwhile.
         let sums = sums_of(&op.from);
         let reservation = match self.claim(&op.key, len.next_multiple_of(PAGE), place) {
             Ok(reservation) => reservation,
             Err(reason) => return Ok(self.shed(reason)),
         };
         let Some(bytes) = self.store_bytes(op, len, ctx.class == Class::Write) else {
+            // A reservation that is not given back would shrink the tier for ever.
             self.chunks().index.cancel(reservation);
             return Ok(self.shed(ShedReason::Full));
         };
@@ -100,6 +110,7 @@ impl HostTier {
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
         if !chunks.insert(reservation, place, StoredChunk { key: op.key.clone(), bytes, sums }) {
+            // Another save of the key was faster. Its copy is the same, so nothing is lost.
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }
@@ -128,6 +139,8 @@ impl HostTier {
         let Some(spill) = self.spill.get() else { return };
         // A spilled chunk keeps its memory until the tier below has written it.
         let mut chunks = evicted.chunks;
+        // Spilled chunks keep their memory until they are written. Beyond the limit they are
+        // dropped, or a slow tier below would leave no space for saves.
         let limit = self.spill_limit();
         let used = (self.arena.stats().capacity - self.arena.stats().free) as u64;
         let mut over = used.saturating_sub(limit);
@@ -144,6 +157,8 @@ impl HostTier {
     /// reservations stays free for the next chunks.
     fn spill_limit(&self) -> u64 {
         let capacity = self.arena.stats().capacity as u64;
+        // What chunks use, and half of the spare part of the arena: the other half stays for gaps
+        // and for saves in progress.
         let usage = self.chunks().index.usage();
         usage.used + usage.reserved + capacity.saturating_sub(usage.capacity) / 2
     }
@@ -170,6 +185,8 @@ impl HostTier {
 
     /// The chunk in the tier's arena: the caller's view if it is there, else a copy.
     fn store_bytes(&self, op: &Save, len: u64, may_share: bool) -> Option<View> {
+        // The view is in the tier's own arena already, so the tier keeps it instead of a copy. Only
+        // for class `Write`, whose callers do not write to the memory again.
         if let [one] = op.from.as_slice()
             && may_share
             && self.arena.regions().iter().any(|region| Some(region.id) == one.region())
@@ -191,6 +208,8 @@ impl HostTier {
     /// evicted then.
     fn space(&self, len: u64) -> Option<kvtier_mem::Lease> {
         let len_host = usize::try_from(len).ok()?;
+        // The cap allows the chunk, but free memory is in gaps between others. Each round evicts a
+        // few more chunks until a gap is long enough.
         for _ in 0..SPACE_ROUNDS_MAX {
             if let Ok(lease) = self.arena.lease(len_host) {
                 return Some(lease);

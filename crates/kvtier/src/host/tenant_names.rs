@@ -24,6 +24,7 @@ impl TenantNames {
     /// The number of a tenant, 0 for the one without a name. `has_some` returns whether a tenant has
     /// chunks.
     pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
+        // Every index has the number 0 for chunks without a tenant.
         if name.is_empty() {
             return TenantId(0);
         }
@@ -32,6 +33,8 @@ impl TenantNames {
         }
         if self.ids.len() >= self.most.max(TENANTS_MIN) {
             let kept = &self.kept;
+            // A number that some chunk still has must keep its name, or usage would be shown under
+            // a wrong one.
             self.names.retain(|id, _| kept.contains(id) || has_some(*id));
             let names = &self.names;
             self.ids.retain(|_, id| names.contains_key(id));

@@ -79,6 +79,8 @@ impl Metered {
 
 impl LatencyHistogram {
     fn add(&self, took: Duration) {
+        // Relaxed: the counters order nothing. A scrape may see a count without its sum, which
+        // differs by one batch at most.
         let bucket = BUCKET_ENDS.iter().position(|end| took <= *end).unwrap_or(BUCKET_ENDS.len());
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
@@ -98,6 +100,7 @@ impl LatencyHistogram {
     fn expose(&self, name: &str, labels: &str, out: &mut String) {
         let mut below = 0;
         for (count, end) in self.counts.iter().zip(BUCKET_ENDS.iter().map(Some).chain([None])) {
+            // Buckets of Prometheus are cumulative: each counts all that were at most this long.
             below += count.load(Ordering::Relaxed);
             let end = end.map_or_else(|| "+Inf".to_owned(), |end| end.as_secs_f64().to_string());
             let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{end}\"}} {below}");

@@ -42,9 +42,12 @@ impl Prices {
     pub fn dollars(&self, counters: &[(&'static str, u64)]) -> f64 {
         let of =
             |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, v)| *v as f64);
+        // Only tiers over a store count requests. A host or file tier with the same prices costs
+        // nothing.
         let is_charged = counters.iter().any(|(name, _)| name.starts_with("requests_"));
         let traffic =
             self.per_gb_read * of("loaded_bytes") + self.per_gb_written * of("saved_bytes");
+        // Stores charge a listing as a write, and deletions not at all.
         let writes = of("requests_put") + of("requests_list");
         let requests = self.per_1000_writes * writes
             + self.per_1000_reads * (of("requests_get") + of("requests_head"));

@@ -27,6 +27,7 @@ pub fn prometheus_name(counter: &str) -> (String, Option<&str>) {
     match counter.strip_prefix("misses_") {
         Some(reason) => ("kvtier_misses_total".into(), Some(reason)),
         None if counter.ends_with("_us") => {
+            // Prometheus asks for base units: seconds, not microseconds.
             (format!("kvtier_{}_seconds_total", counter.trim_end_matches("_us")), None)
         }
         None => (format!("kvtier_{counter}_total"), None),
@@ -83,6 +84,8 @@ fn of_tier(shown: &MonitoredTier) -> Vec<Sample> {
 /// and must not appear. Empty for no tenant. A tenant whose name is unknown to this process (`~` and
 /// 32 digits) keeps those digits.
 pub fn tenant_label(name: &str) -> String {
+    // A name of this form is already a digest. Hashing it again would give one tenant two labels,
+    // before and after its name is learned.
     let is_digest =
         |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let Some(digits) = name.strip_prefix('~').filter(is_digest) {
@@ -107,6 +110,7 @@ pub fn tenant_label(name: &str) -> String {
 /// # Ok::<(), kvtier::core::Error>(())
 /// ```
 pub fn prometheus(tiers: &[MonitoredTier]) -> String {
+    // The text format wants all samples of one metric in one block, below its HELP and TYPE.
     let mut families: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
     samples(tiers)
         .into_iter()

@@ -51,6 +51,8 @@ impl Now {
 
     /// Serves a client, unless the server has stopped. Errors of the client are ignored.
     fn serve(&self, client: TcpStream, tiers: &[MonitoredTier]) -> io::Result<()> {
+        // First the client is stored, then the flag is read. `drop` sets the flag first and takes
+        // the client then, so one of the two sees the other.
         *self.client() = Some(client.try_clone()?);
         if !self.is_over.load(Ordering::Acquire) {
             let _ = answer(client, tiers);
@@ -72,6 +74,8 @@ impl MetricsServer {
                 if theirs.is_over.load(Ordering::Acquire) {
                     return;
                 }
+                // An accept that fails for lack of descriptors fails again at once. Without a pause
+                // this thread would use a whole core.
                 if client.and_then(|client| theirs.serve(client, &tiers)).is_err() {
                     std::thread::sleep(PAUSE);
                 }
@@ -108,11 +112,14 @@ fn read(mut client: &TcpStream) -> io::Result<String> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        // The timeout of a socket counts anew with each read. A client that sends a byte now and
+        // then would hold the only thread, so the time left is set each time.
         client.set_read_timeout(Some(left_of(began)?))?;
         match client.read(&mut piece)? {
             0 => break,
             n => head.extend_from_slice(&piece[..n]),
         }
+        // A request of Prometheus has a few hundred bytes.
         if head.len() > REQUEST_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -141,6 +148,7 @@ fn answer(client: TcpStream, tiers: &[MonitoredTier]) -> io::Result<()> {
 fn write(mut client: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
     let began = Instant::now();
     while !rest.is_empty() {
+        // As for reading: the deadline is that of the whole response.
         client.set_write_timeout(Some(left_of(began)?))?;
         match client.write(rest)? {
             0 => return Err(io::ErrorKind::WriteZero.into()),

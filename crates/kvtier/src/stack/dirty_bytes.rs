@@ -30,8 +30,11 @@ impl DirtyBytes {
 
     /// Reserves `bytes`; `None` if that would exceed the bound.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DirtyShare> {
+        // So at most `CHUNKS_MAX` chunks wait, however small they are.
         let bytes = bytes.max(SHARE_MIN).max(self.max / CHUNKS_MAX);
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.max);
+        // Check and addition are one step. With two, callers on several threads could pass the
+        // bound together.
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(DirtyShare { of: Arc::clone(self), bytes })
     }

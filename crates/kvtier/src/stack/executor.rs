@@ -67,10 +67,16 @@ impl Spawner {
     /// instead.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut queue = self.0.lock();
+        // The thread has ended or is about to. A task that is queued now would never be polled, and
+        // its slots never answered; dropping it answers them.
         if queue.closed && queue.open == 0 {
+            // Dropping the task runs the destructors of its slots, which may wake another task and
+            // take this lock.
             drop(queue);
             return drop(work);
         }
+        // An open task keeps the thread alive after the close: a task may spawn another while it
+        // ends.
         queue.open += 1;
         queue.ready.push_back(Arc::new(Task {
             work: Mutex::new(Some(Box::pin(work))),
@@ -92,10 +98,13 @@ impl Shared {
             match queue.ready.pop_front() {
                 Some(task) => {
                     drop(queue);
+                    // The lock is free meanwhile, so that tasks can be woken and spawned while one
+                    // is polled.
                     let done = task.step();
                     queue = self.lock();
                     queue.open -= usize::from(done);
                 }
+                // Nothing ready is not the end: an open task waits for a tier and will be woken.
                 None if queue.closed && queue.open == 0 => return,
                 None => queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
@@ -108,12 +117,16 @@ impl Task {
     /// that it held are answered `Closed`.
     fn step(self: &Arc<Self>) -> bool {
         let mut slot = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        // It was woken once more after it had ended.
         let Some(work) = slot.as_mut() else { return false };
         let waker = Waker::from(Arc::clone(self));
         let polled =
+            // A panic in one operation must not end the thread that serves all others of the stack.
             catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker))));
         let done = !matches!(polled, Ok(std::task::Poll::Pending));
         if done {
+            // Dropped here, on the executor's thread, although wakers of the task may live on in
+            // tickets.
             *slot = None;
         }
         done
@@ -123,6 +136,8 @@ impl Task {
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let shared = Arc::clone(&self.shared);
+        // A task can be in the queue twice. The second poll finds it pending or ended, and both are
+        // harmless.
         shared.lock().ready.push_back(self);
         shared.work.notify_one();
     }
@@ -134,6 +149,8 @@ impl Drop for Executor {
         self.spawner.0.lock().closed = true;
         self.spawner.0.work.notify_one();
         if let Some(thread) =
+            // The last handle of a stack may be dropped by a task, on this very thread, which
+            // cannot join itself.
             self.thread.take().filter(|t| t.thread().id() != thread::current().id())
         {
             let _ = thread.join();

@@ -16,12 +16,16 @@ pub struct HitCounter(Mutex<[HashMap<u64, u8>; 2]>);
 impl HitCounter {
     /// Counts a hit; returns how many there were, this one included.
     pub fn count(&self, key: &Digest) -> u8 {
+        // Eight bytes of a digest: two keys that share them share a count, which promotes one a
+        // little early.
         let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
         let tag = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let [young, old] = &mut *all;
         let hits =
             young.get(&tag).or_else(|| old.get(&tag)).copied().unwrap_or(0).saturating_add(1);
+        // Two generations bound the memory without a list in order of use: when the young one is
+        // full, the old one is forgotten as a whole.
         if young.len() >= REMEMBERED_MIN && !young.contains_key(&tag) {
             *old = std::mem::take(young);
         }

@@ -46,11 +46,15 @@ struct HeldParts {
 impl HeldParts {
     /// Releases each of these keys once; returns whether any key is left.
     fn release_keys(&mut self, keys: &[Digest]) -> bool {
+        // The map is built when a key is released for the first time. Most holds end as a whole and
+        // never need it.
         for key in self.keys.drain(..) {
             *self.left.entry(key).or_default() += 1;
         }
         for key in keys {
             if let Entry::Occupied(mut times) = self.left.entry(*key) {
+                // A lookup that named a key twice holds it twice, as the contract of `release_keys`
+                // says.
                 *times.get_mut() -= 1;
                 if *times.get() == 0 {
                     times.remove();
@@ -85,10 +89,14 @@ impl StackHolds {
     pub fn keep(&self, parts: Parts, keys: Vec<Digest>, ttl: Duration) -> Result<HoldId, Parts> {
         let mut state = self.lock();
         let now = self.clock.now();
+        // A purge visits every hold. It runs when their number has doubled since the last one, so
+        // its cost per hold stays constant.
         if state.all.len() >= state.purge_at.clamp(PURGE_MIN, HOLDS_MAX) {
             state.all.retain(|_, kept| kept.until > now);
             state.purge_at = 2 * state.all.len();
         }
+        // Even after the purge there is no space: an engine that never releases must not use up
+        // memory.
         if state.all.len() >= HOLDS_MAX {
             return Err(parts);
         }
@@ -111,6 +119,7 @@ impl StackHolds {
         let left = state
             .all
             .get_mut(&id.0)
+            // The parts are cloned, not taken: the same tiers still hold the other keys.
             .and_then(|kept| kept.release_keys(keys).then(|| kept.parts.clone()));
         match left {
             Some(parts) => Rest::Some(parts),

@@ -63,6 +63,8 @@ impl LatencyModel {
         let x = bytes as f64;
         let y = took.as_secs_f64();
         let mut state = self.state();
+        // Older measurements fade by number and by time: under load after about twenty loads, at
+        // rest after some half-lives.
         let old = state.sums.times(KEEP * state.decay(now));
         state.sums = Sums {
             n: old.n + 1.0,
@@ -84,10 +86,13 @@ impl LatencyModel {
     /// tier that is too slow is tried again now and then.
     pub fn is_faster_than_computing(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
         let mut state = self.state();
+        // A tier that is left out gets no new measurements. The weight of the old ones decays below
+        // the minimum, so no verdict lasts for ever.
         let is_known = state.sums.n * state.decay(now) >= MEASURED_MIN;
         if !is_known || state.sums.speed().takes_s(bytes) <= bytes as f64 / computed_per_s {
             return true;
         }
+        // Opens a window for all loads rather than for one: a single load may be an outlier.
         if now.saturating_duration_since(state.tried) >= RETRY_EVERY {
             state.tried = now;
         }
@@ -116,12 +121,15 @@ impl Sums {
     }
 
     fn speed(self) -> LoadSpeed {
+        // The usual least-squares line: n·Σxy − Σx·Σy over n·Σx² − (Σx)².
         let spread = self.n * self.bytes_squared - self.bytes * self.bytes;
         let flat = LoadSpeed { delay_s: 0.0, s_per_byte: self.seconds / self.bytes.max(1.0) };
         // Loads of one size do not separate delay and bandwidth.
         if spread <= 1e-3 * self.n * self.bytes_squared {
             return flat;
         }
+        // Noise can give a negative slope or a negative delay, neither of which exists. The other
+        // part then explains all of the time.
         let s_per_byte = (self.n * self.product - self.bytes * self.seconds) / spread;
         let delay_s = (self.seconds - s_per_byte * self.bytes) / self.n;
         match (s_per_byte > 0.0, delay_s > 0.0) {

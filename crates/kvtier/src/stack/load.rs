@@ -60,6 +60,8 @@ pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
     let mut own = Vec::new();
     let mut others = Vec::new();
     for (at, op, slot) in admitted.ops {
+        // One load per key asks the tiers. The others wait for it, so that an engine whose workers
+        // all miss the same prefix costs each tier one request.
         let begun = stack.flights.begin(op.key.digest());
         let pending = |flight| PendingLoad { at, op, slot, merge: LoadMerge::default(), flight };
         match begun {
@@ -68,6 +70,8 @@ pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
         }
     }
     add(&stack.counters.coalesced, others.len() as u64);
+    // The own flights come first and without waiting: two batches that each wait for a key of the
+    // other would otherwise stand still until their deadlines.
     batch.load_from_tiers(own).await;
     let mut rest = Vec::with_capacity(others.len());
     for (pending, landed) in others {
@@ -75,6 +79,8 @@ pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
         let _ = landed.await;
         rest.push(pending);
     }
+    // The waiters may find the key in flight again. They load all the same, without a flight and so
+    // without promoting: waiting once more could go on until the deadline.
     rest.iter_mut()
         .for_each(|pending| pending.flight = stack.flights.begin(pending.op.key.digest()).ok());
     batch.load_from_tiers(rest).await;
@@ -91,10 +97,14 @@ impl LoadBatch<'_> {
     async fn load_from_tiers(&self, mut open: Vec<PendingLoad>) {
         let stack = self.stack;
         for at in 0..stack.tiers.len() {
+            // The tier before may have used up the time: what is over must not cost another tier a
+            // request.
             open = end_canceled(open);
             if open.is_empty() {
                 return;
             }
+            // The engine would compute these bytes sooner than this tier returns them. A tier below
+            // may be faster, so only this tier is left out.
             if !stack.is_worth(self.ctx, at, open.iter().map(|f| f.op.bytes()).sum()) {
                 add(&stack.counters.skipped_slow, open.len() as u64);
                 open.iter_mut().for_each(|f| f.merge.add(Ok(Loaded::Miss(MissReason::Slow))));
@@ -103,6 +113,8 @@ impl LoadBatch<'_> {
             let ctx = self.ctx_for(at, &open);
             let began = stack.time.now();
             let end = stack.before_deadline(self.ctx.deadline);
+            // The tier takes the ops, with the callers' memory. The slots stay here and are joined
+            // with its answers again, which have the order of the ops.
             let (ops, rest): (Vec<_>, Vec<_>) =
                 open.into_iter().map(|f| (f.op, (f.at, f.slot, f.merge, f.flight))).unzip();
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
@@ -130,10 +142,13 @@ impl LoadBatch<'_> {
                     }
                 }
             }
+            // Hits are answered before the next tier is asked: they must not wait for a slower
+            // medium.
             self.finish_hits(at, hits).await;
             open = next;
         }
         for PendingLoad { op, slot, merge, .. } in open {
+            // No tier had these. One answer is made of what all tiers said.
             add(&stack.counters.corrupt, u64::from(merge.is_corrupt()));
             let answer = merge.finish();
             add(&stack.counters.misses, u64::from(matches!(answer, Ok(Loaded::Miss(_)))));
@@ -155,11 +170,15 @@ impl LoadBatch<'_> {
         for (len, PendingLoad { at: place, op, slot, merge, flight }) in hits {
             add(&self.stack.counters.corrupt, u64::from(merge.is_corrupt()));
             let leases = op.into.len();
+            // The flight stays open until the promotion has ended. A remove of this key waits for
+            // it, and cannot be undone by a copy that arrives late.
             ops.push(FoundBelow { at: place, may_promote: flight.is_some(), op });
             rest.push((len, leases, slot, flight));
         }
         let ops = self.promote(ops, at).await;
         for (op, (len, leases, slot, flight)) in ops.into_iter().zip(rest) {
+            // `promote` returns fewer leases if a tier that was to copy still reads from one of
+            // them, which is so when its save timed out.
             let answer = if op.into.len() == leases {
                 add(&self.stack.counters.hits, 1);
                 Ok(Loaded::Hit { len })
@@ -168,6 +187,8 @@ impl LoadBatch<'_> {
                 let what = "a faster tier still copies from this memory";
                 Err(Error::new(ErrorKind::Timeout, what).with_op("load").with_key(*op.key.digest()))
             };
+            // An op that failed returns no memory, as `Tier::load` promises for a timeout. Its
+            // other leases go back to their arena here.
             let op = if answer.is_ok() { op } else { Load { key: op.key, into: Vec::new() } };
             slot.finish(op, answer);
             drop(flight);
@@ -179,6 +200,7 @@ impl LoadBatch<'_> {
     /// that a tier rejects is not offered again; the next load finds it below.
     async fn promote(&self, ops: Vec<FoundBelow>, from: usize) -> Vec<Load> {
         let stack = self.stack;
+        // Counting costs a lock and a hash. It is left out where no tier above looks at the count.
         let counted = placement::counts_hits(&stack.rules, from);
         let to = |found: &FoundBelow| {
             let hits = if counted { stack.hit_counter.count(found.op.key.digest()) } else { 1 };
@@ -194,6 +216,8 @@ impl LoadBatch<'_> {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
             return ops.into_iter().map(|found| found.op).collect();
         }
+        // A frozen lease can be read by several tiers at once and written by none. That makes it
+        // safe to save out of the memory that the caller is about to get back.
         let frozen = |FoundBelow { at, op: Load { key, into }, .. }: FoundBelow| Promotion {
             at,
             set: stack.tiers[from].atomic_set_of(&key),
@@ -208,6 +232,8 @@ impl LoadBatch<'_> {
             add(&stack.counters.not_admitted, (chunks.len() - some.len()) as u64);
             self.save_promoted(tier, some).await;
         }
+        // A view becomes a lease again only if it is the last one. A tier that still has a copy
+        // keeps the memory; `finish_hits` notices the missing lease.
         let thawed =
             |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
         chunks
@@ -220,6 +246,7 @@ impl LoadBatch<'_> {
     async fn save_promoted(&self, tier: usize, some: Vec<&Promotion>) {
         let stack = self.stack;
         let mut groups: BTreeMap<Option<&Arc<[Digest]>>, Vec<&Promotion>> = BTreeMap::new();
+        // A save names one atomic set for all its chunks, so each set is a batch of its own.
         some.into_iter()
             .for_each(|chunk| groups.entry(chunk.set.as_ref()).or_default().push(chunk));
         let begin = |(set, group): (Option<&Arc<[Digest]>>, Vec<&Promotion>)| {
@@ -234,6 +261,8 @@ impl LoadBatch<'_> {
                 |chunk: &&Promotion| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
             stack.tiers[tier].save(&ctx, group.iter().map(save).collect())
         };
+        // All groups are submitted before the first is awaited: the tier works on them at the same
+        // time.
         let begun: Vec<Ticket<_>> = groups.into_iter().map(begin).collect();
         for ticket in begun {
             for done in ticket.await {
@@ -283,6 +312,8 @@ impl Inner {
             Ok(Loaded::Hit { len }) => len,
             _ => 0,
         };
+        // Only bytes that arrived count. A batch of misses is fast on every medium and would make
+        // the tier look faster than it is.
         match answers.iter().map(bytes).sum() {
             0 => {}
             bytes => self.latencies[at].record(self.time.now(), bytes, took),
@@ -303,6 +334,8 @@ impl Inner {
 
     /// The deadline of a tier, early enough that the stack can answer in time.
     fn before_deadline(&self, deadline: Instant) -> Instant {
+        // A sixteenth of what is left: a short deadline keeps most of its time, and a long one
+        // gives the stack enough to collect the answers of its tiers.
         let left = deadline.saturating_duration_since(self.time.now());
         deadline - (left / 16).min(MARGIN_MAX)
     }

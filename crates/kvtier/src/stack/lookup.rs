@@ -27,6 +27,8 @@ impl Inner {
         let mut failed = None;
         let mut answered = keys.is_empty();
         for (at, tier) in self.tiers.iter().enumerate() {
+            // A tier is asked only for what the faster ones do not have, so the answer names the
+            // fastest tier of each key.
             let missing: Vec<usize> = (0..keys.len()).filter(|i| !found[*i].is_hit()).collect();
             if missing.is_empty() {
                 break;
@@ -41,6 +43,8 @@ impl Inner {
                         &self.counters.skipped_slow,
                         answer.found.iter().filter(|found| found.is_hit()).count() as u64,
                     );
+                    // These hits are not used. Their hold would keep chunks from eviction for
+                    // nothing.
                     self.release(answer.hold.map(|id| (at, id)).into_iter().collect());
                 }
                 Ok(answer) => {
@@ -55,10 +59,13 @@ impl Inner {
                 }
                 Err(e) => {
                     add(&self.counters.tier_errors, 1);
+                    // Other tiers may still answer. What only this tier may have is reported as
+                    // unknown below.
                     failed = Some(e);
                 }
             }
         }
+        // The keys of a hold are collected only if a hold was asked for.
         let hits = || {
             keys.iter()
                 .zip(&found)
@@ -68,6 +75,7 @@ impl Inner {
         let hold = self.keep(held, hold, || hits().collect())?;
         match failed {
             Some(e) if !answered => return Err(e),
+            // A miss of the other tiers proves nothing about the tier that failed.
             Some(_) => found
                 .iter_mut()
                 .filter(|p| **p == Presence::Miss)
@@ -83,6 +91,8 @@ impl Inner {
         let mut found = vec![Presence::Miss; keys.len()];
         for tier in &self.tiers {
             for (found, here) in found.iter_mut().zip(tier.lookup_in_memory(keys)) {
+                // `Unknown` replaces a miss, and only a hit replaces `Unknown`: the caller must ask
+                // the medium where any tier might have the key.
                 if !found.is_hit() && here != Presence::Miss {
                     *found = here;
                 }
@@ -98,10 +108,13 @@ impl Inner {
         keys: impl FnOnce() -> Vec<Digest>,
     ) -> Result<Option<kvtier_core::HoldId>, Error> {
         let Hold::For(ttl) = hold else { return Ok(None) };
+        // No tier had a hit, so there is nothing to hold and no id to hand out.
         if held.is_empty() {
             return Ok(None);
         }
         self.holds.keep(held, keys(), ttl).map(Some).map_err(|held| {
+            // The caller gets no id and could never release the parts. Without this line they would
+            // hold their chunks until they expire.
             self.release(held);
             Error::new(ErrorKind::Throttled, format!("{HOLDS_MAX} holds are out; release some"))
         })

@@ -43,10 +43,13 @@ impl LoadMerge {
     /// error is returned only if the caller's deadline or cancellation ended the load, or if every
     /// tier failed.
     pub fn finish(self) -> Result<Loaded, Error> {
+        // The caller's own end outranks everything: it asked for no answer after it.
         if let Some(ended) = self.ended {
             return Err(ended);
         }
         match (self.error, self.miss) {
+            // The tier that was too busy may have the chunk. A miss would make the engine compute
+            // what a retry could load.
             _ if self.throttled => Ok(Loaded::Throttled),
             (_, Some(reason)) => Ok(Loaded::Miss(reason)),
             (Some(e), None) => Err(e),
@@ -67,6 +70,7 @@ fn rank(answer: &Result<Saved, Error>) -> u8 {
         Ok(Saved::Present) => 4,
         Ok(Saved::Shed(ShedReason::Throttled)) => 3,
         Ok(_) => 2,
+        // The caller can mend an invalid op, so that error is worth more than one of a medium.
         Err(e) if e.kind() == ErrorKind::Invalid => 1,
         Err(_) => 0,
     }

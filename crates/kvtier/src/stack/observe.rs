@@ -43,6 +43,7 @@ impl Observe for Stack {
     /// usage plus that of the tiers that spill to it.
     fn usage(&self) -> Usage {
         let below = placement::floor(&self.inner.rules);
+        // Tiers above this one hold copies. Adding them up would count chunks twice.
         self.inner.tiers[below..]
             .iter()
             .map(|tier| tier.usage())
@@ -53,6 +54,7 @@ impl Observe for Stack {
     /// The keys of the slowest tier. If it gets only evicted chunks, keys that only a faster tier
     /// has are missing.
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        // The slowest tier has the most, and its listing is in one order, which pages need.
         self.inner.tiers.last().map(|t| t.keys(from, max)).unwrap_or_default()
     }
 
@@ -77,6 +79,7 @@ impl Observe for Stack {
         if is_closed {
             reasons.insert(0, "it was closed".into());
         }
+        // One healthy tier is enough to serve; the reasons name the others.
         let healthy = !is_closed && all.iter().any(|(_, s)| s.healthy);
         Status::new(healthy, reasons, self.inner.counters.all())
     }

@@ -70,6 +70,8 @@ pub fn spill_below(rules: &[TierRule], from: usize) -> Option<usize> {
 /// The first of the tiers that together hold every chunk: the last tier, and those above it whose
 /// evicted chunks reach it.
 pub fn floor(rules: &[TierRule]) -> usize {
+    // A tier with `spill` only gets what the tier above evicts. From its content alone a chunk in
+    // the tier above would be missing.
     rules.iter().rposition(|rule| rule.write != Write::Spill).unwrap_or(0)
 }
 
@@ -110,19 +112,27 @@ impl SavePlan {
     /// The next step. [`SaveStep::Later`] is returned once; after it the plan is done.
     pub fn next(&mut self, rules: &[TierRule]) -> SaveStep {
         if !self.begun {
+            // First step: the tiers with `write: through`. They are at once the tiers from which
+            // the others are written later.
             self.begun = true;
             self.left = TierSet::of(rules, |_, rule| rule.write != Write::Through);
             return self.wait(TierSet::of(rules, |_, rule| rule.write == Write::Through));
         }
         let Some(from) = self.kept.first() else {
             // No tier above accepted it: any tier below that does is better than none.
+            // One after the other, from the fastest: the chunk needs one place, not all.
             return self.left.first().map_or(SaveStep::Done, |at| self.wait(TierSet::only(at)));
         };
+        // Only below the tier that has it: a write-back reads the bytes from there and moves them
+        // down.
         let back = TierSet::of(rules, |at, rule| rule.write == Write::Back && at > from)
             .without(self.offered);
+        // Some tier has the chunk now. The remaining tiers are no fallback any more.
         self.left = TierSet::default();
         match (back.is_empty(), self.may_defer) {
             (true, _) => SaveStep::Done,
+            // The write-back cannot be postponed, so the caller waits for it: a chunk is written
+            // late or now, but not dropped.
             (false, false) => self.wait(back),
             (false, true) => {
                 self.offered = self.offered.and(back);
@@ -139,6 +149,7 @@ impl SavePlan {
     /// Records that write-back is impossible: no tier above can return the chunk, or the write-back
     /// queue is full.
     pub fn cannot_defer(&mut self, tiers: TierSet) {
+        // They were not written after all. The next step offers the chunk to them again.
         self.offered = self.offered.without(tiers);
         self.may_defer = false;
     }

@@ -20,6 +20,8 @@ impl Inner {
         for key in keys {
             let mut removed = 0;
             let mut held = 0;
+            // No load of the key is under way now, and none begins a flight until this one is
+            // dropped. Loads without a flight do not promote.
             let _flight = self.begin_flight(ctx, key).await?;
             for tier in &self.tiers {
                 // The tier above may have evicted the chunk into this one meanwhile.
@@ -31,10 +33,12 @@ impl Inner {
                     }
                     Err(e) => {
                         self.counters.tier_errors.fetch_add(1, Ordering::Relaxed);
+                        // The other tiers are asked all the same: every copy less is a gain.
                         failed = Some(e);
                     }
                 }
             }
+            // One held copy keeps the chunk alive, whatever the other tiers removed.
             match (held, removed) {
                 (1.., _) => counts.held += 1,
                 (0, 1..) => counts.removed += 1,
@@ -54,6 +58,8 @@ impl Inner {
                 Ok(flight) => return Ok(flight),
                 Err(landed) => drop(landed.await),
             }
+            // Checked after the wait. A flight itself ends by its own deadline, so this loop cannot
+            // hang.
             if self.time.now() >= ctx.deadline {
                 let what = "loads of this key were in flight until the deadline";
                 return Err(Error::new(ErrorKind::Timeout, what)

@@ -28,6 +28,8 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
     let batch = WriteBackBatch::new(ctx, admitted.keys);
     let mut open = Vec::with_capacity(admitted.ops.len());
     for (at, op, slot) in admitted.ops {
+        // A batch may have waited for this thread until its deadline. What is over must not reach a
+        // tier.
         match slot.is_over() {
             None => open.push(StackSave { at, op, slot, plan: SavePlan::new(), best: None }),
             Some(kind) => {
@@ -39,10 +41,14 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
     }
     let mut deferred = Vec::new();
     while !open.is_empty() {
+        // Saves that wait for the same tiers go there as one batch. A map in order makes the order
+        // of the batches the same in every run.
         let mut waited: BTreeMap<TierSet, Vec<StackSave>> = BTreeMap::new();
         for mut saving in open {
             match next(stack, &mut saving, &mut deferred) {
                 Some(tiers) => waited.entry(tiers).or_default().push(saving),
+                // The caller is answered as soon as the tiers it waits for have answered. What is
+                // deferred is written after all answers.
                 None => saving
                     .slot
                     .finish(saving.op, saving.best.unwrap_or(Ok(Saved::Shed(ShedReason::Full)))),
@@ -54,6 +60,7 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
         }
     }
     if !deferred.is_empty() {
+        // A task of its own: the next batch of this caller does not wait for slow tiers.
         stack.spawner.spawn(run_write_back(Arc::clone(stack), batch, deferred));
     }
 }
@@ -67,6 +74,9 @@ fn next(stack: &Inner, saving: &mut StackSave, deferred: &mut Vec<WriteBack>) ->
             SaveStep::Later { tiers, from } => match stack.write_back(saving, tiers, from) {
                 Some(one) => deferred.extend(one),
                 None => {
+                    // Too much waits already, or no tier above can show the bytes any more. The
+                    // caller then waits for the tier itself, which slows it down to that tier's
+                    // speed.
                     add(&stack.counters.dirty_full, 1);
                     saving.plan.cannot_defer(tiers);
                 }
@@ -83,6 +93,8 @@ async fn save_to(
     mut some: Vec<StackSave>,
 ) -> Vec<StackSave> {
     let ctx = batch.part(&some.iter().map(|saving| saving.at).collect::<Vec<_>>());
+    // The ops share the caller's views, so several tiers read the same memory and nothing is copied
+    // here.
     let copies =
         || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
     // All tiers begin before the first is waited for.
@@ -92,6 +104,8 @@ async fn save_to(
         let answers = retry_throttled(&*stack.tiers[at], &ctx, ticket.await).await;
         for (saving, answer) in some.iter_mut().zip(answers) {
             add(&stack.counters.tier_errors, u64::from(answer.is_err()));
+            // A tier that already has the chunk can serve it and be the origin of a write-back, as
+            // if it had stored it now.
             if matches!(answer, Ok(Saved::Stored | Saved::Present)) {
                 saving.plan.kept_by(TierSet::only(at));
             }
@@ -114,11 +128,13 @@ async fn retry_throttled(
     let mut results = Vec::with_capacity(answers.len());
     let mut again = Vec::new();
     for (at, Done { op, result }) in answers.into_iter().enumerate() {
+        // Only what was throttled is sent once more. Other answers are final.
         if matches!(result, Ok(Saved::Shed(ShedReason::Throttled))) {
             again.push((at, op));
         }
         results.push(result);
     }
+    // `ready` ends at the deadline with an error; the first answer, throttled, then stays.
     if !again.is_empty() && tier.ready(ctx).await.is_ok() {
         let (places, ops): (Vec<_>, Vec<_>) = again.into_iter().unzip();
         let ctx = ctx.for_part(&keys, &places);
@@ -138,6 +154,8 @@ impl Inner {
         tiers: TierSet,
         from: usize,
     ) -> Option<Option<WriteBack>> {
+        // The caller gets its memory back with the answer, so the bytes come from the tier that
+        // keeps them. A tier without memory of its own has no view.
         let view = self.tiers[from].peek(&saving.op.key)?;
         self.write_back_of(saving.at, saving.op.key.clone(), view, tiers)
     }

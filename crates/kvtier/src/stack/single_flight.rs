@@ -65,6 +65,8 @@ fn join(waiters: &mut Waiters) -> Ticket<Result<(), Error>> {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        // The lock is released at the end of this line. Waiters run code of their own when they are
+        // completed, and may begin a flight of the same key.
         let waiters = self.flights.lock().remove(&self.key);
         waiters.into_iter().flatten().for_each(|waiter| waiter.complete(Ok(())));
     }

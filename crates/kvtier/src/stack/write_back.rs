@@ -56,6 +56,7 @@ pub async fn run_write_back(stack: Arc<Inner>, batch: WriteBackBatch, chunks: Ve
         // Each tier has a deadline of its own, so that one that hangs does not delay the next.
         let mut ctx = batch.part(&places).with_class(Class::Write);
         ctx.deadline = Ctx::within_on(&stack.time, stack.write_back_timeout).deadline;
+        // It waits while the tier throttles: a write-back has no caller that could try again.
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
@@ -79,9 +80,13 @@ impl Inner {
         view: View,
         tiers: TierSet,
     ) -> Option<Option<WriteBack>> {
+        // Taken before the view is kept: the bound is on memory that cannot be evicted while it
+        // waits.
         let share = self.dirty.take(view.len() as u64)?;
         let begun = tiers
             .iter()
+            // A write of the same key to this tier is under way, and equal keys have equal bytes. A
+            // second write would only cost.
             .filter_map(|to| Some((to, self.write_backs[to].begin(key.digest()).ok()?)));
         let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
         let tiers = to.into_iter().fold(TierSet::default(), |all, to| all.and(TierSet::only(to)));
@@ -98,6 +103,8 @@ impl Inner {
     /// Waits until no write of this key to a lower tier is under way.
     pub async fn settled(&self, key: &Key) {
         for flights in &self.write_backs {
+            // A remove asks for this. Otherwise a write that began before it would bring the chunk
+            // back after it.
             if let Some(landed) = flights.wait_for(key.digest()) {
                 let _ = landed.await;
             }
@@ -120,6 +127,8 @@ impl Spiller {
 
 impl Spill for Spiller {
     fn take(&self, victims: Vec<Spilled>) {
+        // The stack is gone: no tier below is left to write to. A strong handle here would keep the
+        // stack alive through its own tier.
         let Some(stack) = self.stack.upgrade() else { return };
         let spawner: Spawner = stack.spawner.clone();
         // They are no batch of a caller: only chunks of one set belong together.
@@ -139,6 +148,8 @@ impl Spill for Spiller {
                     TierSet::only(self.below),
                 ) {
                     Some(one) => deferred.extend(one),
+                    // The chunk is lost from the stack. Waiting is no choice: this runs on the
+                    // thread of the save that evicts.
                     None => add(&stack.counters.writeback_dropped, 1),
                 }
             }

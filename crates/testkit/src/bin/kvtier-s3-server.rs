@@ -27,12 +27,15 @@ fn main() -> io::Result<()> {
     let server = Server::start(setup)?;
     let mut out = io::stdout().lock();
     let mut reported = 0;
+    // The program that starts it reads the port from this line.
     writeln!(out, "{}", server.address())?;
     out.flush()?;
+    // The end of the input ends the server, also where its parent was killed.
     for line in io::stdin().lock().lines() {
         for line in answer(&server, &line?, &mut reported)? {
             writeln!(out, "{line}")?;
         }
+        // An empty line ends each answer, whatever its length.
         writeln!(out)?;
         out.flush()?;
     }

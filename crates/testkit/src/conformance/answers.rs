@@ -43,6 +43,8 @@ pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixtur
     let other = f.key_of("other", 1);
     let layout = f.key_within(Namespace::new("mine", Digest([1; 32])), 1);
     assert_eq!(f.save(&mine, LEN), Saved::Stored);
+    // Files of a layout with one namespace carry no trace of it. A key of another one could hit the
+    // wrong chunk, so it must be refused.
     if f.one_namespace {
         for key in [&other, &layout] {
             let kind = |e: Option<kvtier_core::Error>| e.map(|e| e.kind());
@@ -76,6 +78,7 @@ pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
     let ns =
         Namespace::new("exact", Digest::default()).with_chunk_bytes(0, 8192).with_partial(false);
+    // One byte, a page, one byte less and more than a chunk, and a page more.
     for len in [1, 4096, 8191, 8193, 12_288] {
         let key = f.key_within(ns.clone(), len as u64);
         let done = f.save_with(f.save_op(&key, len));
@@ -113,6 +116,7 @@ pub fn an_empty_chunk_is_invalid(make: &dyn Fn() -> Fixture) {
 pub fn a_batch_is_answered_in_order(make: &dyn Fn() -> Fixture) {
     let f = make();
     let keys = f.keys(0..24);
+    // Hits and misses in turn, each of another length, so that an answer in the wrong place shows.
     let there = |n: usize| n % 3 != 1;
     let saves =
         keys.iter().enumerate().filter(|(n, _)| there(*n)).map(|(n, key)| f.save_op(key, LEN + n));
@@ -179,6 +183,8 @@ pub fn lookup_of_a_prefix_ends_at_the_first_miss(make: &dyn Fn() -> Fixture) {
     f.store(&f.keys([0, 1, 3]), LEN);
     let found = f.lookup(&f.keys(0..5), Mode::Prefix);
     assert_eq!((found.len(), &found[..3]), (5, &[HERE, HERE, Presence::Miss][..]));
+    // Behind the first miss a tier may look on or not. It may not report a miss where there is a
+    // chunk.
     assert!([HERE, Presence::Unknown].contains(&found[3]), "{:?}", found[3]);
     assert!(!found[4].is_hit());
     assert_eq!(f.lookup(&f.keys([0, 1]), Mode::Prefix), [HERE, HERE]);
@@ -190,9 +196,11 @@ pub fn removed_is_gone(make: &dyn Fn() -> Fixture) {
     let keys = f.keys(0..3);
     f.store(&keys[..2], LEN);
     assert_eq!(f.remove(&keys), Removed::new(2, 1, 0));
+    // Removing again is no error.
     assert_eq!(f.remove(&Arc::clone(&keys)), Removed::new(0, 3, 0));
     assert_eq!(f.load(&keys[0], LEN), Loaded::Miss(MissReason::Absent));
     assert_eq!(f.lookup(&keys, Mode::Each), [Presence::Miss; 3]);
+    // Nothing of the removal lasts: the key can be saved anew.
     assert_eq!(f.save(&keys[0], LEN), Saved::Stored);
     assert_eq!(f.load(&keys[0], LEN), HIT);
 }

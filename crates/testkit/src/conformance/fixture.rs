@@ -120,6 +120,7 @@ impl Fixture {
 
     /// An ordinary context: demand, with more time than a healthy tier on a busy machine needs.
     pub fn ctx(&self) -> Ctx {
+        // Far longer than any op needs, so that a slow machine changes no answer.
         Ctx::within(Duration::from_secs(600))
     }
 
@@ -143,6 +144,7 @@ impl Fixture {
         if self.vllm_keys {
             let hash = Digest::derive("kvtier testkit chunk", &n.to_le_bytes());
             let hash = ChunkHash::new(hash.as_bytes());
+            // vLLM's names have no worker, so keys of this form have the rank 0.
             let id = ObjectKey::new("org_model_0123456789ab", KvRank(0), 0, hash, "");
             return Key::new(Arc::new(ns), id.expect("a valid key").into());
         }
@@ -246,6 +248,7 @@ impl Fixture {
         for lease in leases {
             let bytes = self.read(lease);
             assert_eq!(
+                // A tier must mark exactly what it wrote. More would let a caller read old bytes.
                 bytes.len() as u64,
                 (len - at).min(lease.len() as u64),
                 "the initialised length of a lease"
@@ -261,6 +264,7 @@ impl Fixture {
     pub fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(600);
         while !done() {
+            // A bound for the case that it never happens. It is no measure of speed.
             assert!(std::time::Instant::now() < end, "{what}: not within ten minutes");
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -19,6 +19,7 @@ pub fn a_hold_keeps_from_remove_until_released(make: &dyn Fn() -> Fixture) {
     let held = f.hold(&f.keys([0, 2]), LONG);
     assert_eq!(held.found, [Presence::Hit { len: LEN as u64 }, Presence::Miss]);
     let hold = held.hold.expect("a hold on the hit");
+    // Each key once: one removed, one absent, one held.
     assert_eq!(f.remove(&keys), Removed::new(1, 1, 1));
     assert_eq!(f.load(&keys[0], LEN), Loaded::Hit { len: LEN as u64 });
     f.tier.release(hold);
@@ -32,6 +33,7 @@ pub fn a_hold_expires(make: &dyn Fn() -> Fixture) {
     f.store(&keys, LEN);
     let hold = f.hold(&keys, Duration::from_millis(50)).hold.expect("a hold");
     f.eventually("the hold expires", || f.remove(&keys).removed == 1);
+    // It is over already, which must do no harm.
     f.tier.release(hold);
 }
 
@@ -42,6 +44,8 @@ pub fn a_hold_whose_answer_is_never_taken_ends(make: &dyn Fn() -> Fixture) {
     f.store(&keys[..3], LEN);
     for mode in [Mode::Each, Mode::Prefix] {
         let ask = || f.tier.lookup(&f.ctx(), Arc::clone(&keys), mode, Hold::For(LONG));
+        // Dropped before the answer, and below after it: the caller never sees the id of either
+        // hold.
         drop(ask());
         let answered = ask();
         f.eventually("an answer", || answered.is_done());
@@ -125,6 +129,7 @@ pub fn a_hold_keeps_from_eviction(make: &dyn Fn() -> Fixture) {
     let first = f.keys(0..2);
     f.store(&first, len);
     let hold = f.hold(&first, LONG).hold.expect("a hold");
+    // More than twice the cap: without the hold the first chunks would be gone.
     press(&f, &f.keys(10..50), len);
     first.iter().for_each(|key| assert_eq!(f.load(key, len), Loaded::Hit { len: len as u64 }));
     f.tier.release(hold);
@@ -145,6 +150,7 @@ pub fn capacity_is_kept_and_the_newest_stays(make: &dyn Fn() -> Fixture) {
         assert_eq!(f.load(&f.key(n), len), Loaded::Hit { len: len as u64 }, "the chunk just saved");
     }
     assert_eq!(f.lookup(&f.keys([0]), Mode::Each), [Presence::Miss]);
+    // Half of what fits: tiers may keep a reserve, but must not stay empty.
     assert!(f.tier.usage().chunks >= 8, "it keeps about as much as it may");
 }
 

@@ -53,6 +53,7 @@ fn split(f: &Fixture, views: &[usize], leases: &[usize]) {
     let from = views.iter().map(cut).collect();
     let saved = f.save_with(Save { key: key.clone(), from });
     assert_eq!((saved.result.expect("a save"), saved.op.from.len()), (Saved::Stored, views.len()));
+    // Saved in pieces and loaded whole, and below in other pieces: the chunk has no seams.
     assert_eq!(f.load(&key, len), Loaded::Hit { len: len as u64 }, "in one piece");
     let into = leases.iter().map(|n| f.lease(*n)).collect();
     let done = f.load_with(Load { key: key.clone(), into });
@@ -74,6 +75,7 @@ pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixt
     let done = f.load_with(Load { key: f.key(1), into });
     assert_eq!(done.result.expect("a load"), Loaded::Hit { len: 5000 });
     let lengths: Vec<_> = done.op.into.iter().map(|l| l.init_len()).collect();
+    // The last lease stays empty: the chunk ends in the one before.
     assert_eq!(lengths, [4096, 904, 0]);
     f.verify(&f.key(1), &done.op.into, 5000);
 }
@@ -85,6 +87,7 @@ pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(
     let f = make();
     assert_eq!(f.save(&f.key(1), 12_288), Saved::Stored);
     let mut both = f.lease(16_384);
+    // A pattern behind the lease, where a tier that pads to whole pages would write.
     f.write(&mut both, &[0xa5; 16_384]);
     let (front, behind) = both.split_at(8192);
     let done = f.load_with(Load { key: f.key(1), into: vec![front] });
@@ -99,6 +102,7 @@ pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(
 pub fn leftovers_in_a_lease_do_not_count_after_a_miss(make: &dyn Fn() -> Fixture) {
     let f = make();
     let mut op = f.load_op(&f.key(1), 4096);
+    // As if it came back from another load.
     op.into[0].assume_filled(4096);
     let done = f.load_with(op);
     assert_eq!(done.result.expect("a load"), Loaded::Miss(MissReason::Absent));
@@ -112,6 +116,7 @@ pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
     let key = f.key(1);
     let len = 10_000;
     assert_eq!(f.save(&key, len), Saved::Stored);
+    // Three bytes behind an aligned address: aligned to nothing.
     let (_, odd) = f.lease(len + 3).split_at(3);
     let done = f.load_with(Load { key: key.clone(), into: vec![odd] });
     if f.tier.caps().bounce {

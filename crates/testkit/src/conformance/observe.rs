@@ -27,6 +27,7 @@ pub fn usage_counts_what_is_there(make: &dyn Fn() -> Fixture) {
 fn listing(tier: &dyn Tier, page: usize) -> Vec<(Digest, u64)> {
     let mut all = Vec::new();
     let mut from = Cursor::default();
+    // A bound, for a tier whose cursor does not move.
     for _ in 0..10_000 {
         let got = tier.keys(from, page);
         assert!(got.keys.len() <= page, "a page of {} where {page} were asked", got.keys.len());
@@ -46,11 +47,14 @@ pub fn pages_list_every_key_once(make: &dyn Fn() -> Fixture) {
     let mut expected: Vec<_> = (0..23).map(|n| (*f.key(n).digest(), LEN as u64 + n)).collect();
     (0..23).for_each(|n| f.store(&f.keys([n]), LEN + n as usize));
     expected.sort_unstable();
+    // Pages of one, of odd sizes, of exactly all keys, and of more.
     for page in [1, 2, 7, 23, 1000] {
         let mut all = listing(&*f.tier, page);
         all.sort_unstable();
         assert_eq!(all, expected, "pages of {page}");
     }
+    // Cursors come from outside, as numbers. One behind the end must end the listing and not
+    // overflow.
     for past in [1 << 32, u64::MAX] {
         let page = f.tier.keys(Cursor(past), 10);
         assert!(page.keys.is_empty() && page.next.is_none(), "from {past}: {page:?}");
@@ -102,6 +106,7 @@ pub fn the_last_event_of_a_key_matches_the_state(f: &Fixture) {
     let received = Arc::new(Received::default());
     f.tier.listen(received.clone());
     std::thread::scope(|scope| {
+        // Four threads on two keys: each key has writers that save and remove at the same time.
         for n in 0..4 {
             scope.spawn(move || {
                 (0..10).for_each(|round| {
@@ -127,6 +132,7 @@ pub fn the_last_event_of_a_key_matches_the_state(f: &Fixture) {
                 .last()
                 .copied()
         };
+        // Events may arrive later than the answers.
         f.eventually("the last event matches", || {
             matches!(last(), Some(Event::Stored { .. })) == is_there()
         });

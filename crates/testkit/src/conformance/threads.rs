@@ -19,12 +19,14 @@ pub fn threads_that_save_and_load_the_same_keys_see_whole_chunks(make: &dyn Fn()
         let key = f.key(seed.below(KEYS));
         if seed.below(2) == 0 {
             let saved = f.save(&key, LEN);
+            // Another thread may have saved it, or save it now.
             let fine = [Saved::Stored, Saved::Present, Saved::Shed(ShedReason::Throttled)];
             assert!(fine.contains(&saved), "{saved:?}");
         } else {
             whole(&f, seed);
         }
     });
+    // At rest every key must be there: no race may leave one that can neither be saved nor loaded.
     for n in 0..KEYS {
         let saved = f.save(&f.key(n), LEN);
         assert!([Saved::Stored, Saved::Present].contains(&saved), "{saved:?}");
@@ -44,6 +46,7 @@ pub fn threads_that_save_load_and_remove_never_see_a_wrong_byte(make: &dyn Fn() 
         }
     });
     f.tier.close().wait().expect("close");
+    // After `close` all memory is back, whatever the threads did last.
     let now = f.arena.stats();
     assert_eq!(now.free, now.capacity, "memory lost");
 }
@@ -62,6 +65,7 @@ fn crowd(step: impl Fn(&mut Seed) + Sync) {
 
 fn whole(f: &Fixture, seed: &mut Seed) {
     // `load` proves the bytes of a hit.
+    // Also with more memory than the chunk needs, which takes other paths in some tiers.
     let loaded = f.load(&f.key(seed.below(KEYS)), LEN + seed.below(3) as usize * 4096);
     let fine =
         [Loaded::Hit { len: LEN as u64 }, Loaded::Miss(MissReason::Absent), Loaded::Throttled];

@@ -33,6 +33,7 @@ pub fn a_deadline_in_the_past_is_a_timeout_at_once(make: &dyn Fn() -> Fixture) {
     if let Err(error) = f.tier.remove(&late, f.keys([9])).wait() {
         assert_eq!(error.kind(), ErrorKind::Timeout);
     }
+    // A tier that waits for its medium here would hang where the medium does.
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     home(&f);
 }
@@ -68,6 +69,7 @@ pub fn cancel_is_answered(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys(0..8), LEN);
     let ops = (0..8).map(|n| f.load_op(&f.key(n), LEN)).collect();
+    // A cancellation is a wish: an op may have ended before it, so both answers are right.
     let ticket = f.tier.load(&f.ctx(), ops);
     ticket.cancel();
     let answers = ticket.wait();
@@ -87,6 +89,7 @@ pub fn closed_is_closed(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys([0]), LEN);
     f.tier.close().wait().expect("close");
+    // Destructors and operators both close.
     f.tier.close().wait().expect("close again");
     let closed = |kind| assert_eq!(kind, ErrorKind::Closed);
     let loaded = f.load_with(f.load_op(&f.key(0), LEN));
@@ -103,6 +106,7 @@ pub fn closed_is_closed(make: &dyn Fn() -> Fixture) {
     );
     closed(f.tier.remove(&f.ctx(), f.keys([0])).wait().expect_err("closed").kind());
     closed(f.tier.ready(&f.ctx()).wait().expect_err("closed").kind());
+    // Without an answer, so it must only not panic.
     f.tier.release(kvtier_core::HoldId(1));
     assert!(!f.tier.status().healthy);
 }
@@ -119,6 +123,7 @@ pub fn ready_resolves(make: &dyn Fn() -> Fixture) {
 /// waits to submit; what was throttled can be had later.
 pub fn too_much_is_throttled_and_never_blocks(make: &dyn Fn() -> Fixture) {
     let f = make();
+    // A few more than the tier takes at once.
     let many = f.tier.caps().ops_max.saturating_add(64);
     if many > 8192 {
         // No arena of the suite holds so much at once; the gate's own tests cover it.
@@ -142,5 +147,6 @@ pub fn too_much_is_throttled_and_never_blocks(make: &dyn Fn() -> Fixture) {
         assert!([Saved::Stored, Saved::Shed(ShedReason::Throttled)].contains(&saved), "{saved:?}");
     }
     f.tier.ready(&f.ctx()).wait().expect("ready again");
+    // And throttling does not last.
     assert_ne!(f.save(&f.key(0), LEN), Saved::Shed(ShedReason::Throttled));
 }

@@ -20,6 +20,8 @@ pub(super) const CLOG: Duration = Duration::from_secs(50);
 /// Takes nothing, until the client goes away.
 fn hold(socket: &TcpStream) -> io::Result<()> {
     let begun = Instant::now();
+    // `peek` notices that the client went away without reading its body, so that the window stays
+    // full.
     socket.set_read_timeout(Some(Duration::from_millis(10)))?;
     while begun.elapsed() < CLOG {
         match socket.peek(&mut [0]) {
@@ -38,8 +40,10 @@ impl ServerState {
         self.accepted.fetch_add(1, Ordering::SeqCst);
         self.open.fetch_add(1, Ordering::SeqCst);
         let shared = Arc::clone(self);
+        // Small answers would wait for the client's acknowledgement otherwise, some 40 ms each.
         socket.set_nodelay(true).ok();
         if let Ok(clone) = socket.try_clone() {
+            // A handle for `disconnect`, which cuts all connections at once.
             lock(&self.sockets).push(clone);
         }
         thread::spawn(move || {
@@ -59,6 +63,7 @@ impl ServerState {
 
     /// Closes a connection so that what the client has not read is lost.
     fn reset(&self, socket: TcpStream) {
+        // With a linger time of 0 the kernel sends a reset in place of the orderly end.
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Linger, &at_once);
         // It is closed when its last reference is dropped.
@@ -81,6 +86,7 @@ impl ServerState {
         let mut to = socket.try_clone()?;
         while let Some(request) = WireRequest::read(&mut from)? {
             let fault = self.fault(&request);
+            // Before the body is read: a store may refuse a request by its head alone.
             if let Some(Fault::Early(status, code)) = fault {
                 return self.refuse_early(&request, &mut to, status, code);
             }
@@ -112,6 +118,9 @@ impl ServerState {
         self.note(request, status);
         self.dated(Response::error(status, code)).with("connection", "close").write(to, false)?;
         to.flush()?;
+        // The client may still send its body. If the socket closed with unread bytes, the kernel
+        // would send a reset, which can destroy the answer before the client reads it. So the rest
+        // is read for a while.
         to.shutdown(Shutdown::Write)?;
         to.set_read_timeout(Some(Duration::from_millis(300)))?;
         let mut sink = [0; 4096];
@@ -138,6 +147,7 @@ impl ServerState {
             Some(Fault::Reset(at)) => {
                 to.write_all(response.head().as_bytes())?;
                 to.write_all(&response.body[..at.min(len)])?;
+                // A reset overtakes bytes that the client has not read yet. They must arrive first.
                 thread::sleep(FLUSH);
                 return Err(io::ErrorKind::ConnectionReset.into());
             }

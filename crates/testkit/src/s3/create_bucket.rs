@@ -7,6 +7,7 @@ use super::xml::texts;
 /// Makes the bucket, where what is said of it is right. At AWS a region other than the first is to
 /// be named.
 pub fn bucket(store: &mut ObjectStore, name: &str, region: Option<&str>, body: &[u8]) -> Response {
+    // Names of directory buckets end with their zone: `NAME--ZONE--x-s3`.
     let right = match name.strip_suffix("--x-s3").and_then(|rest| rest.rsplit_once("--")) {
         Some((_, zone)) => is_directory(zone, body),
         None => is_of(region, body),
@@ -38,6 +39,7 @@ fn is_directory(zone: &str, body: &[u8]) -> Result<(), &'static str> {
 
 fn is_of(region: Option<&str>, body: &[u8]) -> Result<(), &'static str> {
     let named = texts(body, "LocationConstraint");
+    // us-east-1 is the one region that must not be named in the body.
     let usual = region.is_none_or(|region| region == "us-east-1");
     match (named.first(), region) {
         (None, _) if usual => Ok(()),

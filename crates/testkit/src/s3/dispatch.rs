@@ -30,6 +30,7 @@ impl ServerState {
                 && rule.marker.is_none_or(here)
                 && rule.header.is_none_or(|(name, value)| request.header(name) == Some(value))
         })?;
+        // The first rule that fits is used, and removed after its last time.
         rules[at].times -= 1;
         match rules[at].times {
             0 => Some(rules.remove(at).fault),
@@ -58,21 +59,27 @@ impl ServerState {
                 let (name, value) = elsewhere.header.clone().unwrap_or(("x-none", String::new()));
                 return refusal.with(name, value);
             }
+            // A stalled request is answered afterwards as usual; the client may have given up by
+            // then.
             Some(Fault::Stall(time)) => {
                 self.stalled.fetch_add(1, Ordering::SeqCst);
                 thread::sleep(*time);
             }
             _ => {}
         }
+        // The signature is checked before the request has any effect, as a store does it.
         if let Err(refusal) = self.verdict(request, &body) {
             return refusal;
         }
         let mut request = request.clone();
         if matches!(fault, Some(Fault::IgnoreRange)) {
+            // After the check of the signature, which may cover the header.
             request.headers.retain(|(name, _)| name != "range");
         }
         let response = self.handle(&request, body);
         match fault {
+            // The request took effect, and the answer says otherwise: what a client sees of a store
+            // that fails late.
             Some(Fault::DoneThenError(status, code)) => Response::error(*status, code),
             Some(Fault::Foreign(foreign)) => Response::foreign(foreign),
             _ => response,
@@ -108,12 +115,14 @@ impl ServerState {
             };
         }
         let path = decode(&request.path);
+        // The bucket is in the host or in the path; the rest of the path is the key in both cases.
         let virtual_host = self.is_virtual(host);
         let rest = match virtual_host {
             true => Some(path.as_str()),
             false => path.strip_prefix(&format!("/{bucket}")),
         };
         let mut store = lock(&self.store);
+        // Times of objects are by the server's clock, which a test may have moved.
         store.ahead_s = self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst);
         match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             None => Response::error(404, "NoSuchBucket"),
@@ -140,6 +149,8 @@ impl ServerState {
             express && request.query("session").is_none() && !self.is_of_control(request);
         let secret = match in_session {
             true => lock(&self.sessions).find(claim.access_key, request, self.now())?.secret,
+            // Requests to S3 Express are signed with the session's secret, all others with the
+            // long-lived one.
             false if claim.access_key == self.setup.access_key => self.setup.secret_key.clone(),
             false => return Err(Response::error(403, "InvalidAccessKeyId")),
         };

@@ -35,6 +35,7 @@ impl Sessions {
         }
         self.made += 1;
         let access = format!("ASIASESSION{}", self.made);
+        // With characters that must be escaped in headers, URLs and XML, as real ones have them.
         let secret = format!("session/secret+{}", self.made);
         let token = format!("token/{}=={}", self.made, "x".repeat(300));
         let ends = now + self.life_s.unwrap_or(SESSION_S);
@@ -57,6 +58,8 @@ impl Sessions {
     ) -> Result<Session, Response> {
         let session =
             self.live.get(access_key).ok_or_else(|| Response::error(403, "InvalidAccessKeyId"))?;
+        // A session has a header of its own. The usual one for temporary credentials is refused
+        // beside it.
         if request.header("x-amz-security-token").is_some() {
             return Err(Response::error(400, "InvalidRequest"));
         }

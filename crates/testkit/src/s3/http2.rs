@@ -38,6 +38,8 @@ fn identity() -> &'static Identity {
 }
 
 fn certify() -> Result<Identity, Box<dyn std::error::Error>> {
+    // A root of its own and a leaf that it signs, made once per process: clients must trust the
+    // root, so that verification is tested too.
     let mut ca = CertificateParams::new(Vec::new())?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca_key = KeyPair::generate()?;
@@ -69,10 +71,14 @@ pub fn server_pem() -> &'static str {
 /// One connection, on this thread.
 pub fn converse(shared: &Arc<ServerState>, socket: &TcpStream) -> io::Result<()> {
     let mut first = [0];
+    // One port for both: a TLS connection begins with a handshake record, h2c with the letters of
+    // the preface.
     socket.peek(&mut first)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let spoken = runtime.block_on(async {
         let scene = Arc::new(Scene { shared: Arc::clone(shared), socket: socket.try_clone()? });
+        // The other handle of the same socket stays for `hang_up`, which cuts the connection below
+        // HTTP/2.
         let nonblocking = socket.try_clone()?;
         nonblocking.set_nonblocking(true)?;
         let stream = tokio::net::TcpStream::from_std(nonblocking)?;
@@ -88,6 +94,8 @@ pub fn converse(shared: &Arc<ServerState>, socket: &TcpStream) -> io::Result<()>
 
 async fn serve(scene: Arc<Scene>, io: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut builder = h2::server::Builder::new();
+    // Small windows: a client that does not count what it may send is found out by bodies of a few
+    // MiB.
     builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
     let handshake = builder.max_concurrent_streams(STREAMS_MAX).handshake::<_, Bytes>(io).await;
     let mut connection = handshake.map_err(io::Error::other)?;
@@ -119,6 +127,7 @@ impl Scene {
             Some(Fault::Early(status, code)) => {
                 self.shared.note(&request, status);
                 self.send(&request, Response::error(status, code), None, &mut to).await?;
+                // The answer must leave before the reset, or the library drops it from its queue.
                 tokio::time::sleep(FLUSH).await;
                 to.send_reset(Reason::NO_ERROR);
                 return Ok(());
@@ -137,6 +146,7 @@ impl Scene {
         while let Some(piece) = from.data().await {
             let piece = piece?;
             body.extend_from_slice(&piece);
+            // Without this the client's window runs empty and it stops sending.
             from.flow_control().release_capacity(piece.len())?;
         }
         if matches!(fault, Some(Fault::Hangup)) {
@@ -147,6 +157,8 @@ impl Scene {
         let asked = request.clone();
         let wrong = fault.clone();
         let answered =
+            // An answer may stall on purpose, and must not stop the other streams of the
+            // connection.
             tokio::task::spawn_blocking(move || shared.answer(&asked, body, wrong.as_ref())).await;
         let Ok(response) = answered else { return Ok(()) };
         self.shared.note(&request, response.status);
@@ -209,6 +221,7 @@ fn plain(parts: &http::request::Parts) -> WireRequest {
         })
         .collect();
     if let Some(authority) = parts.uri.authority() {
+        // HTTP/2 has `:authority` in place of `host`, which the signature covers.
         headers.push(("host".into(), authority.as_str().to_owned()));
     }
     let path = parts.uri.path().to_owned();
@@ -237,6 +250,7 @@ async fn push(
     }
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
+        // The client grants the window. Its stream may end while this waits.
         while stream.capacity() == 0 {
             match poll_fn(|cx| stream.poll_capacity(cx)).await {
                 Some(granted) => drop(granted?),

@@ -56,12 +56,15 @@ pub fn complete(
     let Some(pending) = store.uploads.get(id).cloned() else {
         return Response::error(404, "NoSuchUpload");
     };
+    // The condition is checked when the upload is completed, since only then does the object
+    // appear.
     if request.header("if-none-match").is_some() && store.objects.contains_key(&pending.key) {
         return Response::error(412, "PreconditionFailed");
     }
     let numbers: Vec<u32> =
         xml::texts(body, "PartNumber").iter().filter_map(|number| number.parse().ok()).collect();
     let etags = xml::texts(body, "ETag");
+    // S3 Express wants parts without gaps; S3 itself allows them.
     if consecutive && !numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).unwrap_or(0)) {
         return Response::error(400, "InvalidPartOrder");
     }
@@ -72,6 +75,7 @@ pub fn complete(
         let Some(part) = pending.parts.get(number).filter(is_it) else {
             return Response::error(400, "InvalidPart");
         };
+        // Only the last part may be short.
         if part.bytes.len() < PART_MIN && at + 1 < numbers.len() {
             return Response::error(400, "EntityTooSmall");
         }
@@ -103,6 +107,7 @@ pub fn abort(store: &mut ObjectStore, id: &str) -> Response {
 pub fn list(store: &ObjectStore, request: &WireRequest) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let prefix = of("prefix");
+    // Two markers: one key may have several uploads.
     let after = (of("key-marker"), of("upload-id-marker"));
     let max = of("max-uploads").parse().unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let mut all: Vec<_> =

@@ -34,15 +34,18 @@ pub fn bucket(store: &mut ObjectStore, request: &WireRequest, body: &[u8], ways:
     let has = |name: &str| request.query(name).is_some();
     match request.method.as_str() {
         _ if !store.bucket_exists => Response::error(404, "NoSuchBucket"),
+        // Stores say their region here, which clients use to correct a wrong one.
         "HEAD" => Response::new(200, "").with("x-amz-bucket-region", "us-east-1"),
         "DELETE" if store.objects.is_empty() => {
             store.bucket_exists = false;
             Response::new(204, "")
         }
+        // As S3 has it: only an empty bucket can be deleted.
         "DELETE" => Response::error(409, "BucketNotEmpty"),
         "GET" if has("list-type") => list(store, request, &ways),
         "GET" if has("uploads") => {
             let prefix = request.query("prefix").unwrap_or_default();
+            // Directory buckets list by whole folders only.
             match ways.express && !prefix.is_empty() && !prefix.ends_with('/') {
                 true => Response::error(400, "InvalidRequest"),
                 false => multipart::list(store, request),

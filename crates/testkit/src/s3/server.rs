@@ -268,6 +268,7 @@ impl Server {
 
     /// Closes all idle and busy connections at once, as a restart does.
     pub fn disconnect(&self) {
+        // The threads of the connections notice it with their next read or write.
         lock(&self.shared.sockets)
             .drain(..)
             .for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
@@ -296,6 +297,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // First the flag, then the connection that wakes the thread to see it.
         self.shared.stopped.store(true, Ordering::SeqCst);
         // Wakes the accepting thread, which then closes the port.
         drop(TcpStream::connect(self.address));

@@ -30,6 +30,8 @@ pub struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     pub fn of(request: &'a WireRequest) -> Option<Self> {
+        // `AWS4-HMAC-SHA256 Credential=KEY/DAY/REGION/SERVICE/aws4_request, SignedHeaders=...,
+        // Signature=...`
         let text = request.header("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
         let field = |name: &str| {
             text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
@@ -54,6 +56,7 @@ impl<'a> Claim<'a> {
         rules: &Rules<'_>,
     ) -> Result<(), Response> {
         let refuse = |status, code: &str| Err(Response::error(status, code));
+        // S3 names the right region in this error. Clients learn from it where the bucket is.
         if self.region != rules.region || self.service != rules.service {
             let inside = format!(
                 "<Code>AuthorizationHeaderMalformed</Code><Region>{}</Region>",
@@ -62,9 +65,12 @@ impl<'a> Claim<'a> {
             return Err(Response::complaint(400, &inside));
         }
         let date = request.header("x-amz-date").unwrap_or_default();
+        // The key is derived from the day, so the day of the scope and that of the header must
+        // agree.
         if !date.starts_with(self.day) || !calendar::is_near(date, rules.now, SKEW_MAX_S) {
             return refuse(403, "RequestTimeTooSkewed");
         }
+        // S3 insists on these. Others may be signed or not.
         let must = |name: &str| name == "host" || name.starts_with("x-amz-");
         let signed: Vec<&str> = self.names.split(';').collect();
         if request.headers.iter().any(|(name, _)| must(name) && !signed.contains(&name.as_str()))
@@ -75,6 +81,8 @@ impl<'a> Claim<'a> {
         if self.signature_of(request, secret, date) != self.signature {
             return refuse(403, "SignatureDoesNotMatch");
         }
+        // After the signature, which covers this header: a body is right only if the hash that was
+        // signed is its own.
         match request.header("x-amz-content-sha256").unwrap_or_default() {
             "UNSIGNED-PAYLOAD" if rules.refuse_unsigned => refuse(400, "XAmzContentSHA256Mismatch"),
             "UNSIGNED-PAYLOAD" => Ok(()),
@@ -86,10 +94,12 @@ impl<'a> Claim<'a> {
     fn signature_of(&self, request: &WireRequest, secret: &str, date: &str) -> String {
         let mut pairs: Vec<String> =
             request.query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
+        // A parameter without a value is signed with an empty one.
         pairs.iter_mut().filter(|pair| !pair.contains('=')).for_each(|pair| pair.push('='));
         pairs.sort();
         let header = |name: &str| {
             let value = request.header(name).unwrap_or_default();
+            // Runs of blanks count as one.
             format!("{name}:{}\n", value.split_whitespace().collect::<Vec<_>>().join(" "))
         };
         let canonical = [
@@ -113,6 +123,8 @@ impl<'a> Claim<'a> {
 }
 
 fn hmac(key: &[u8], message: &str) -> Vec<u8> {
+    // HMAC by its definition (RFC 2104), written out: the server must not share code with the
+    // signer that it checks.
     let mut block = if key.len() > 64 { Sha256::digest(key).to_vec() } else { key.to_vec() };
     block.resize(64, 0);
     let pad = |byte: u8| block.iter().map(|other| other ^ byte).collect::<Vec<u8>>();

@@ -41,6 +41,8 @@ impl ObjectStore {
     /// A new object; its version is no hash of its bytes.
     pub fn stored(&mut self, bytes: Vec<u8>, headers: Vec<(String, String)>) -> StoredObject {
         self.counter += 1;
+        // Different for every write, also of equal bytes: a client that pairs parts of two versions
+        // must fail.
         let etag = format!("\"{:032x}\"", self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         StoredObject { bytes: Arc::new(bytes), etag, modified: self.now(), headers }
     }

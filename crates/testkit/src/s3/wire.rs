@@ -22,12 +22,14 @@ impl WireRequest {
     /// The next request, or `None` when the client is done.
     pub fn read(from: &mut BufReader<TcpStream>) -> io::Result<Option<Self>> {
         let mut line = String::new();
+        // The client closed an idle connection, which is no error.
         if from.read_line(&mut line)? == 0 {
             return Ok(None);
         }
         let mut words = line.trim_end().split(' ');
         let method = words.next().unwrap_or_default();
         let target = words.next().unwrap_or_default();
+        // Path and query stay encoded: the signature covers them as they came.
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut request = WireRequest {
             method: method.into(),
@@ -38,6 +40,7 @@ impl WireRequest {
         loop {
             let mut line = String::new();
             from.read_line(&mut line)?;
+            // The empty line ends the headers.
             let Some((name, value)) = line.trim_end().split_once(':') else {
                 return Ok(Some(request));
             };
@@ -148,9 +151,13 @@ impl Response {
         let len = self.body.len();
         match fault {
             Some(Fault::OverLong(extra)) => {
+                // The head announces the true length and more bytes follow. A client must not take
+                // them for the next answer.
                 self.announced = Some(len);
                 self.body.resize(len + extra, 0xEE);
             }
+            // The head announces the shorter body: the transfer is complete, and only the chunk is
+            // not.
             Some(Fault::Shorter(by)) => self.body.truncate(len.saturating_sub(*by)),
             Some(Fault::Longer(by)) => self.body.resize(len + by, 0xEE),
             Some(Fault::Flip) => self.body[len / 2] ^= 1,
@@ -193,6 +200,7 @@ impl Response {
         }
         if self.chunked {
             for piece in self.body.chunks(7000) {
+                // With an extension and a trailer, which a client must skip.
                 out.extend_from_slice(format!("{:x};ext=1\r\n", piece.len()).as_bytes());
                 out.extend_from_slice(piece);
                 out.extend_from_slice(b"\r\n");

@@ -20,6 +20,7 @@ fn unescape(text: &str) -> String {
         ("&#13;", "\r"),
         ("&#10;", "\n"),
         ("&#9;", "\t"),
+        // Last, or `&amp;lt;` would become `<`.
         ("&amp;", "&"),
     ] {
         out = out.replace(escape, char);
@@ -38,6 +39,7 @@ pub fn url(text: &str) -> String {
     let out: String = text
         .bytes()
         .map(|byte| match byte {
+            // Stores encode a blank as `+` in listings with `encoding-type=url`.
             b' ' => "+".to_owned(),
             byte if plain(byte) => char::from(byte).to_string(),
             byte => format!("%{byte:02X}"),

@@ -47,6 +47,7 @@ impl KeySource for BucketKeys {
             Some(NextPage::First) => None,
             Some(NextPage::Token(token)) => Some(token.clone()),
         };
+        // A listing is long. It must not delay the loads of an engine.
         let ctx = Ctx::within(PAGE_MAX).with_class(Class::Background);
         let page = self.tier.list_keys(&ctx, token).wait()?;
         (self.page, self.next) = (page.keys.into_iter(), page.next.map(NextPage::Token));

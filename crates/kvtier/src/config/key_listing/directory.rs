@@ -30,6 +30,7 @@ impl KeySource for DirectoryKeys {
             return Ok(Some(self.directory.layout().key_of(name).map(|id| (id, chunk.len))));
         }
         let footer = match self.directory.footer(&chunk) {
+            // Evicted since the directory was listed.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Some(None)),
             Err(e) => {
                 return Err(

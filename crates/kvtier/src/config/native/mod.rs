@@ -28,6 +28,7 @@ pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
             // JSON that is indented with tabs is no YAML.
             Err(e) => json(text).map_err(|_| wrong("YAML", e)),
         },
+        // TOML's own types, dates among them, become JSON first, and then values.
         Some("toml") => {
             let table = text.parse::<toml::Table>().map_err(|e| wrong("TOML", placed(&e, text)))?;
             serde_json::to_value(table).map(Value::from).map_err(|e| wrong("TOML", e.to_string()))
@@ -35,6 +36,7 @@ pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
         Some("json") => json(text).map_err(|e| wrong("JSON", e.to_string())),
         // No known ending: a mapping or a list of YAML is no JSON, and text that is neither is
         // called no JSON.
+        // JSON first: its errors name the place in what was most likely meant.
         _ => json(text).or_else(|e| match yaml::parse(text) {
             Ok(document) if matches!(document.value, Value::Map(_) | Value::List(_)) => {
                 once(document, name)
@@ -89,6 +91,8 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         .enumerate()
         .map(|(at, spec)| {
             let place = format!("{name}: tiers[{at}]");
+            // The rules of a tier in the stack stand in its object. They are taken out before the
+            // tier's own reader, which refuses unknown settings, sees it.
             let (rule, spec) = stack::take(spec, &place)?;
             Ok((tier(&spec, &place)?, rule))
         })
@@ -128,6 +132,8 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     let Some(name) = name else {
         return Err(invalid(format!("{place}: `type` is missing; {}", known())));
     };
+    // Tiers of the native form alone are read by serde; the others are LMCache's objects and go
+    // through their reader.
     if OURS.contains(&name) {
         let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
         return spec.map_err(|e| {
@@ -140,6 +146,8 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     }
     let adapter = Adapter::read(value, place, Dialect::Native)?;
     match adapter.tiers()?.pop() {
+        // A plugin's object describes how LMCache loads kvtier. Inside kvtier's own configuration
+        // it makes no sense.
         Some(tier) if !matches!(name, "plugin" | "native_plugin") => Ok(tier),
         _ => Err(invalid(format!("{place}: {name} is for --l2-adapter; write its tier here"))),
     }

@@ -83,6 +83,7 @@ pub(in crate::config) fn size(
 /// `Invalid`, naming the place.
 pub(in crate::config) fn check(config: &Config, name: &str) -> Result<(), Error> {
     let Config { tiers, rules, computed_bytes_per_s, .. } = config;
+    // Nothing is above the first tier from which it could be written later.
     if rules.first().is_some_and(|rule| rule.write != Write::Through) {
         return Err(invalid(format!(
             "{name}: tiers[0]: the first tier is written through; leave `write` out there"
@@ -91,6 +92,7 @@ pub(in crate::config) fn check(config: &Config, name: &str) -> Result<(), Error>
     let spills = |at: &usize| {
         rules[*at].write == Write::Spill && !matches!(tiers[*at - 1], TierSpec::Host { .. })
     };
+    // Only host memory still has a chunk's bytes when it evicts it.
     if let Some(at) = (1..rules.len()).find(spills) {
         let what = "`write: spill` needs a tier of type `host` above it";
         return Err(invalid(format!("{name}: tiers[{at}]: {what}; set `through` or `back`")));

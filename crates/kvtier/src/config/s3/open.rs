@@ -24,6 +24,8 @@ impl S3Spec {
                 (true, _) => String::new(),
             };
         let texts = [self.endpoint.as_deref(), self.bucket.as_deref(), self.region.as_deref()];
+        // Examples of LMCache have `{bucket}` in them. As a host it would fail with an error of
+        // DNS.
         if let Some(text) = texts.into_iter().flatten().find(|text| text.contains(['{', '}'])) {
             let what = format!(
                 "{}: {written}{:?} holds a placeholder in braces; write the real name",
@@ -32,6 +34,7 @@ impl S3Spec {
             );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
+        // What is written outranks the environment.
         let resolved = place.or_env(variable).resolve();
         resolved.map_err(|e| self.invalid(&format!("{written}the endpoint does not resolve"), e))
     }

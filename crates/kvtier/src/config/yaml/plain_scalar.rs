@@ -15,6 +15,7 @@ pub(super) fn resolve(text: &str) -> Value {
         ".nan" | ".NaN" | ".NAN" => return Value::Float(f64::NAN),
         _ => {}
     }
+    // The empty text has returned above.
     let (negative, digits) = match text.as_bytes()[0] {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -53,6 +54,7 @@ fn int(digits: &str) -> Option<i64> {
     if digits == "0" {
         return Some(0);
     }
+    // YAML 1.1: a leading zero makes a number octal, without an `o`.
     if let Some(octal) = digits.strip_prefix('0') {
         return radix(octal, 8);
     }
@@ -61,6 +63,7 @@ fn int(digits: &str) -> Option<i64> {
         return None;
     }
     let mut n = radix(first, 10)?;
+    // Base 60, as YAML 1.1 has it: `1:30` is 90.
     for part in rest.split(':').filter(|_| digits.contains(':')) {
         n = n.checked_mul(60)?.checked_add(sixtieth(part)?)?;
     }
@@ -85,11 +88,13 @@ fn float(digits: &str, signed: bool) -> Option<f64> {
     };
     let is_digit = |byte: u8| byte.is_ascii_digit();
     let leading = whole.starts_with(|c: char| c.is_ascii_digit()) && only(whole, is_digit);
+    // PyYAML's pattern: `.5` is a number and `-.5` a text.
     let bare = whole.is_empty() && !signed && fraction.starts_with(|c: char| c.is_ascii_digit());
     if !(leading || bare) || !(fraction.is_empty() || only(fraction, is_digit)) {
         return None;
     }
     if let Some(exponent) = exponent {
+        // PyYAML wants a sign in the exponent: `1.0e3` is a text there.
         let unsigned = exponent.strip_prefix(['+', '-'])?;
         if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;

@@ -37,12 +37,16 @@ impl AdapterFields {
             let raw =
                 object.iter().rev().find(|(name, _)| name == key.name).map(|(_, value)| value);
             let value = match raw {
+                // A null that is written counts as an absent setting only where the default is
+                // null. Elsewhere LMCache fails on it, and so does `check`.
                 Some(raw) if !(raw.is_null() && key.default == "null") => check(key, raw)?,
                 _ => default(key, optional.contains(&key.name))?,
             };
             all.push(Field {
                 definition: key,
                 value,
+                // Whether it was written decides later whether a default of ours may replace
+                // LMCache's.
                 given: raw.is_some_and(|raw| !raw.is_null()),
             });
         }
@@ -95,9 +99,12 @@ fn default(key: &Setting, optional: bool) -> Result<Value, String> {
     match key.default {
         "null" => Ok(Value::Null),
         "" if optional => Ok(Value::Null),
+        // An empty default means that the setting is required, but for texts, where it is the empty
+        // text.
         "" if key.kind != ValueKind::Text => {
             Err(format!("{} is missing; write {}", key.name, key.kind.takes()))
         }
+        // Texts are not read as JSON: `none` and `0` are texts here.
         _ if matches!(key.kind, ValueKind::Text | ValueKind::Word | ValueKind::Name) => Ok(text()),
         json => {
             Ok(serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| text(), Value::from))
@@ -110,6 +117,7 @@ fn check(key: &Setting, raw: &Value) -> Result<Value, String> {
     let value = match (key.kind, raw) {
         (ValueKind::Name, Value::Text(text)) => (!text.trim().is_empty()).then(|| raw.clone()),
         (ValueKind::Text | ValueKind::Word, Value::Text(_))
+        // `Switch` takes a bool alone. `Bool` takes any value, by Python's rules of truth.
         | (ValueKind::Switch, Value::Bool(_))
         | (ValueKind::Object, Value::Map(_)) => Some(raw.clone()),
         // LMCache lets this one through.
@@ -133,6 +141,7 @@ fn check(key: &Setting, raw: &Value) -> Result<Value, String> {
         _ => None,
     };
     value.ok_or_else(|| {
+        // An error goes to logs, where no secret may stand.
         let shown = if is_secret(key.name) {
             "its value".into()
         } else {

@@ -87,6 +87,8 @@ impl Adapter {
         let plain: Vec<(String, Value)> =
             object.iter().filter(|(name, _)| name != "type").cloned().collect();
         let optional: &[&str] =
+            // LMCache itself insists on both. In the native form a bucket at AWS, or the provider's
+            // host, says them.
             if dialect == Dialect::Native { &["s3_endpoint", "s3_region"] } else { &[] };
         let fields =
             AdapterFields::read(lmcache_adapter::of(kind), &plain, optional).map_err(wrong)?;
@@ -96,6 +98,7 @@ impl Adapter {
             .transpose();
         let eviction = eviction.map_err(|what| wrong(format!("eviction.{what}")))?;
         let read = Adapter { kind, place: place.clone(), dialect, fields, eviction };
+        // What single fields cannot show: settings that need or exclude each other.
         read.check(object).map_err(wrong)?;
         Ok(read)
     }
@@ -158,6 +161,8 @@ impl Adapter {
         let Some(eviction) = &self.eviction else {
             return Some(capacity_bytes).filter(|bytes| *bytes > 0);
         };
+        // LMCache starts to evict at the watermark. The cap of a tier here is never passed, so the
+        // watermark is the cap, unless LMCache's own eviction is emulated.
         let evicts = eviction.text("eviction_policy") != Some("noop");
         let share = if eviction.is_on("compat") {
             1.0
@@ -200,6 +205,8 @@ impl Adapter {
 
     /// What the fields must be together.
     fn check(&self, object: &[(String, Value)]) -> Result<(), String> {
+        // LMCache ignores settings that it does not know, so its own objects only get a note. The
+        // native form is ours alone, and a misspelled cap must not pass in silence.
         if let (Dialect::Native, Some(name)) = (self.dialect, self.fields.unknown.first()) {
             return Err(format!(
                 "{name}: no setting of this tier is called that{}",
@@ -263,12 +270,15 @@ impl Adapter {
 
 fn temporary(path: Option<&str>) -> Result<(), String> {
     let parts = || std::path::Path::new(path.unwrap_or_default()).components();
+    // The path is joined to `base_path` by LMCache. With `..` or a root it would leave it.
     let inside = parts()
         .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
     if inside { Ok(()) } else { Err("relative_tmp_dir must stay below base_path".into()) }
 }
 
 fn unknown(name: &str, place: &str) -> Error {
+    // Three different mistakes get three answers: a store of LMCache's, a tier of the native form,
+    // and a misspelling.
     if lmcache_adapter::FOREIGN.contains(&name) {
         let what = format!(
             "{place}: type {name:?} is a store of LMCache's that has no tier here; use it beside us, or one of {}",

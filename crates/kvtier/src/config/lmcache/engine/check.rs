@@ -7,11 +7,13 @@ use crate::config::value::Value;
 
 /// `Invalid` where LMCache would not start.
 pub(super) fn check(config: &mut LmcacheConfig) -> Result<(), Error> {
+    // These checks are LMCache's own. A file that its engine refuses must not look right here.
     match config.value("min_retrieve_tokens").as_int() {
         Some(0..) => {}
         _ => return Err(wrong(config, "min_retrieve_tokens", "it must be 0 or more")),
     }
     if is_on(config, "enable_blending") {
+        // LMCache switches it on itself where blending or disaggregation needs it.
         save_unfull(config, "enable_blending");
     }
     if is_on(config, "enable_controller") {
@@ -53,6 +55,7 @@ fn disaggregated(config: &mut LmcacheConfig) -> Result<(), Error> {
         let only = from
             .as_list()
             .is_some_and(|list| matches!(list, [one] if one.as_text() == Some("PDBackend")));
+        // A receiver gets its chunks from its sender only.
         if !(from.is_null() || only) {
             return Err(wrong(
                 config,

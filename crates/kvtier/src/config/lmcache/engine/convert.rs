@@ -36,6 +36,7 @@ fn list(
 ) -> Result<Value, Misfit> {
     let all: Result<Vec<Value>, Misfit> = match raw {
         Value::List(list) => list.iter().map(one).collect(),
+        // LMCache puts a single number into a list, without converting it.
         same if single => return Ok(Value::List(vec![same.clone()])),
         other => {
             python::split(&python::text(other)).map(|part| one(&Value::Text(part.into()))).collect()
@@ -71,6 +72,7 @@ fn paths(raw: &Value) -> Result<Value, Misfit> {
     };
     let parts = parts.iter().flat_map(|part| python::split(part));
     let plain: Vec<&str> = parts
+        // Older files of LMCache have URLs here, today's have plain paths.
         .map(|path| path.strip_prefix("file://").unwrap_or(path))
         .filter(|path| !path.is_empty())
         .collect();
@@ -81,6 +83,7 @@ fn paths(raw: &Value) -> Result<Value, Misfit> {
 fn dict(raw: &Value) -> Result<Value, Misfit> {
     match raw {
         Value::Map(_) => Ok(raw.clone()),
+        // As Python has it: an empty text, 0 and false are no mapping, and no error.
         other if !other.is_truthy() => Ok(Value::Null),
         Value::Text(text) => match serde_json::from_str::<Json>(text) {
             Ok(json) => Ok(json.into()),

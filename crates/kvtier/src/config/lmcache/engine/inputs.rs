@@ -26,6 +26,7 @@ impl Inputs {
     /// What LMCache itself would find: the file at `path`, or else at `LMCACHE_CONFIG_FILE`, if
     /// there is one, and the `LMCACHE_*` variables of this process.
     pub fn found(path: Option<&Path>) -> Result<Self, Error> {
+        // The path that the caller names outranks the variable, which LMCache reads.
         let named = std::env::var_os("LMCACHE_CONFIG_FILE").filter(|name| !name.is_empty());
         let path = path.map(Path::to_path_buf).or_else(|| named.map(Into::into));
         let inputs = Inputs::from_environment();
@@ -41,6 +42,7 @@ impl Inputs {
     /// The variables of this process alone.
     pub fn from_environment() -> Self {
         let all = std::env::vars_os().filter_map(|(name, value)| {
+            // A variable that is not UTF-8 cannot be a setting. It must not stop the start.
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let mut inputs = Inputs::new();
@@ -73,6 +75,7 @@ impl Inputs {
     pub(super) fn region(&self) -> Option<&str> {
         let named = |name: &str| self.variables.iter().rev().find(|(other, _)| other == name);
         let value =
+            // As the AWS SDKs do: `AWS_REGION` first, and an empty variable counts as absent.
             REGIONS.iter().find_map(|name| named(name).filter(|(_, value)| !value.is_empty()));
         value.map(|(_, value)| value.as_str())
     }
@@ -99,6 +102,7 @@ impl Inputs {
 /// The names of what there is; contents may be secret.
 impl std::fmt::Debug for Inputs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Names only: values may be credentials.
         let names: Vec<_> = self.variables.iter().map(|(name, _)| name).collect();
         let file = self.file.as_ref().map(|(name, _)| name);
         f.debug_struct("Inputs")

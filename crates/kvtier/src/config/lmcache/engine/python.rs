@@ -56,6 +56,7 @@ fn unscored(text: &str) -> Option<String> {
     let well = |at: usize| {
         bytes[at] != b'_' || (at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
     };
+    // Python allows an underscore between two digits and nowhere else.
     (0..bytes.len()).all(well).then(|| text.replace('_', ""))
 }
 
@@ -84,6 +85,8 @@ fn repr(value: &Value) -> String {
         Value::Bool(false) => "False".into(),
         Value::Int(n) => n.to_string(),
         Value::Float(n) if n.is_nan() => "nan".into(),
+        // Rust's `{:?}` prints the shortest text that reads back, with a point, as Python's `repr`
+        // does for usual sizes.
         Value::Float(n) => format!("{n:?}"),
         Value::Text(text) => format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'")),
         Value::List(list) => format!("[{}]", join(list.iter().map(repr).collect())),
@@ -105,12 +108,14 @@ pub(super) fn split(text: &str) -> impl Iterator<Item = &str> {
 /// quotes is read as Python reads it.
 pub(super) fn unquoted(text: &str) -> String {
     let text = text.trim();
+    // A variable in quotes is a literal of Python's, with its escapes.
     let quote = text
         .chars()
         .next()
         .filter(|c| matches!(c, '\'' | '"') && text.len() >= 2 && text.ends_with(*c));
     let Some(quote) = quote else { return text.to_owned() };
     let inner = &text[1..text.len() - 1];
+    // What is no literal of Python stays as it is, without its quotes.
     unescaped(inner, quote).unwrap_or_else(|| inner.to_owned())
 }
 
@@ -119,6 +124,7 @@ fn unescaped(inner: &str, quote: char) -> Option<String> {
     let mut out = String::with_capacity(inner.len());
     let mut chars = inner.chars();
     while let Some(c) = chars.next() {
+        // The literal would end here, and what follows it would be an error in Python.
         if c == quote || c == '\n' {
             return None;
         }
@@ -140,6 +146,7 @@ fn unescaped(inner: &str, quote: char) -> Option<String> {
             'u' => out.push(hex(&mut chars, 4)?),
             'U' => out.push(hex(&mut chars, 8)?),
             first @ '0'..='7' => out.push(octal(first, &mut chars)?),
+            // An escape that Python does not know keeps its backslash.
             other => out.extend(['\\', other]),
         }
     }
@@ -155,6 +162,7 @@ fn hex(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
 /// Up to three digits to the base of eight.
 fn octal(first: char, chars: &mut std::str::Chars<'_>) -> Option<char> {
     let mut n = first.to_digit(8)?;
+    // At most three octal digits in all, as in Python.
     for _ in 0..2 {
         let Some(digit) = chars.clone().next().and_then(|c| c.to_digit(8)) else { break };
         chars.next();

@@ -20,16 +20,19 @@ pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
 /// The tier of a URL that stands under `name`: `remote_url`, or a setting below `extra_config` with
 /// that before its name.
 pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
+    // Errors name the setting of the file; the URL of a plugin stands below `extra_config`.
     let setting = if name.starts_with("extra_config.") { "extra_config" } else { name };
     match url.split_once("://") {
         Some(("s3", _)) => s3(config, url, name),
         // The host says nothing.
         Some(("fs", rest)) => {
+            // LMCache's `fs://host:port/path` has a host for the form's sake only.
             let path = rest.find('/').map_or("", |at| &rest[at..]);
             let path = config.extra("fs_base_path").and_then(Value::as_text).unwrap_or(path);
             directory(config, path, setting)
         }
         _ => {
+            // URLs of Redis and others may contain a password.
             let what = format!("{}: no tier speaks that; s3:// and fs:// have one", mask_url(url));
             Err(config.unsupported(setting, &what))
         }
@@ -56,12 +59,16 @@ fn s3(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> 
     if config.extra("s3_region").is_none() {
         return Err(config.wrong("extra_config", "s3_region is missing; write the bucket's region"));
     }
+    // The settings become the adapter's object, so that both ways to configure a bucket are read
+    // and checked by the same code.
     let mut object = vec![
         ("type".to_owned(), Value::Text("s3".into())),
         ("s3_endpoint".to_owned(), Value::Text(url.into())),
     ];
     for key in of_bucket_url() {
         let Some(raw) = config.extra(key.name) else { continue };
+        // Values of the environment are texts, and LMCache's file is looser than an adapter's
+        // object. What Python would convert is converted here.
         let value = match (key.kind, raw) {
             (ValueKind::Positive, Value::Text(_)) => {
                 python::int(raw).map_or_else(|_| raw.clone(), Value::Int)
@@ -92,6 +99,7 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierS
     if let TierSpec::S3(spec) = &mut tier {
         spec.layout = layout(config, spec.layout)?;
         spec.place = place(config, name);
+        // Objects under LMCache's names are full chunks.
         spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true);
         let secs = config
             .value("blocking_timeout_secs")
@@ -118,6 +126,7 @@ fn layout(
     if config.unsupported_serde().is_none() {
         return Ok(if is_written { written } else { Layout::Lmcache });
     }
+    // The names promise encoded bytes to other nodes. Plain bytes under them would be wrong ones.
     if is_written && written != Layout::Kvtier {
         let what = "LMCache's encodings are not supported yet, and layout is LMCache's; write naive, or leave layout out";
         return Err(config.unsupported("remote_serde", what));

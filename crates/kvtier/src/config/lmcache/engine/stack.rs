@@ -45,9 +45,12 @@ impl LmcacheConfig {
     /// The tiers that the settings mean, for the GPU of this number on its machine. `Unsupported`
     /// names the setting that has no tier.
     pub fn stack(&self, device: usize) -> Result<PlannedTiers, Error> {
+        // First what cannot work here at all, before a tier is planned: the error then names the
+        // setting and not what follows from it.
         self.settings.iter().try_for_each(|setting| self.refuse(setting))?;
         self.refuse_extras()?;
         let mut config = Config::new();
+        // LMCache's order of backends, from the fastest: memory, disk, GPU files, remote store.
         config.tiers.extend(self.host()?);
         config.tiers.extend(self.disk(device)?);
         config.tiers.extend(self.gds(device)?);
@@ -55,6 +58,8 @@ impl LmcacheConfig {
         let mut config = config.at("LMCache's own settings");
         plugins::configs(self, device)?.into_iter().for_each(|plugin| config.append(plugin));
         if config.tiers.is_empty() {
+            // LMCache's default asks for a host tier, so a file that only sets its size to 0 ends
+            // up here.
             if self.value("local_cpu").as_bool() == Some(true) {
                 let what = "the host tier has no memory, and no other tier is named; set it above 0, or local_disk or remote_url";
                 return Err(self.wrong("max_local_cpu_size", what));
@@ -78,6 +83,8 @@ impl LmcacheConfig {
         {
             return Ok(());
         }
+        // LMCache's connector asks for exactly the length of a full chunk. A shorter object would
+        // never be read, and would use up the cap.
         let what = "objects of a bucket under LMCache's names are full chunks, and LMCache reads no others; write false, or \
                     `layout: kvtier` in extra_config";
         Err(self.wrong("save_unfull_chunk", what))
@@ -92,6 +99,7 @@ impl LmcacheConfig {
     fn refuse(&self, setting: &EffectiveSetting) -> Result<(), Error> {
         let name = setting.definition.name;
         let set = match &setting.value {
+            // Only a value that switches something on is refused. Files often write out defaults.
             Value::Bool(on) => *on,
             Value::Null => false,
             other => other.is_truthy(),
@@ -153,6 +161,8 @@ impl LmcacheConfig {
     fn policy(&self) -> Result<PolicyKind, Error> {
         if self
             .setting("cache_policy")
+            // LMCache's default is LRU. It is used only if it is written; otherwise kvtier's own
+            // policy decides.
             .is_none_or(|setting| setting.source == SettingSource::Default)
         {
             return Ok(PolicyKind::Default);
@@ -188,6 +198,7 @@ impl LmcacheConfig {
             return Err(self.wrong("local_disk_path_sharding", "there is only by_gpu"));
         }
         let paths: Vec<&str> = paths.split(',').collect();
+        // A folder of our own: files of LMCache's own disk backend may be in this directory.
         let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
         let bytes =
             crate::bytes::from_gib(self.value("max_local_disk_size").as_f64().unwrap_or(0.0));
@@ -228,6 +239,7 @@ impl LmcacheConfig {
         if self.value("gds_backend").as_text() != Some("cufile") {
             return Err(self.wrong("gds_backend", "there is only cufile"));
         }
+        // By the worker's GPU, as LMCache has it. More GPUs than paths share them in turn.
         let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
         // LMCache has no cap for it; ours is what the file system holds, less what is kept free
         // there.
@@ -238,6 +250,7 @@ impl LmcacheConfig {
                 cap.map_err(|e| self.wrong("extra_config", &format!("bytes: {e}")))?;
         }
         spec.file.policy = Some(self.policy()?);
+        // LMCache writes other file names on WekaFS, so the layout depends on the mount.
         let weka = super::weka::is_on_weka(&spec.file.path);
         spec.file.layout = Some(if weka {
             kvtier_gds::Layout::LmcacheGdsWeka
@@ -264,6 +277,7 @@ impl LmcacheConfig {
     fn wants_cufile(&self) -> Result<bool, Error> {
         let on = self.value("use_gds").as_bool() != Some(false);
         let Some(old) = self.extra("use_cufile").map(Value::is_truthy) else { return Ok(on) };
+        // Both are written and disagree. If only the old one is written, it counts.
         if old != on && self.user_set().contains(&"use_gds") {
             return Err(self.wrong(
                 "use_gds",
@@ -312,6 +326,7 @@ impl LmcacheConfig {
     }
 
     fn extra_effect(&self, name: &str, value: &Value, source: &SettingSource) -> SettingEffect {
+        // A setting is looked for under today's name, in the places where it is or was.
         let found = settings::old_name(name).unwrap_or(name);
         let key = settings::all()
             .find(|key| key.section == settings::Section::Extra && key.name == found);
@@ -342,6 +357,8 @@ impl LmcacheConfig {
         let urls = || plugins::urls(self).chain([remote]);
         let idle = |what: &str| (false, format!("{}, but {what}", key.what));
         match (key.role, key.name) {
+            // A setting that works only with another one is shown as idle where that one is
+            // missing, which answers why it changes nothing.
             (Role::Used, "max_local_cpu_size")
                 if self.value("local_cpu").as_bool() != Some(true) =>
             {

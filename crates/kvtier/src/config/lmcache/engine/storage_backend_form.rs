@@ -38,10 +38,13 @@ pub(super) fn read(pairs: Vec<(String, Value)>, region: Option<&str>) -> Result<
         match name.as_str() {
             "storage_backend" if !value.is_null() => backend = Some(value),
             "local_device" if !value.is_null() => device = Some(value),
+            // Written as null: as if absent.
             "storage_backend" | "local_device" => {}
             _ => ported.pairs.push((name, value)),
         }
     }
+    // After all pairs were seen: whether today's name is written too must not depend on the order
+    // of the file.
     if let Some(value) = device {
         ported.local_device(&value)?;
     }
@@ -82,9 +85,11 @@ impl Ported {
     }
 
     fn bucket(&mut self, bucket: ConnectorFields, region: Option<&str>) -> Result<(), String> {
+        // Which of the two is meant cannot be known.
         if self.has("remote_url") {
             return Err("storage_backend and remote_url name two remote stores; keep one".into());
         }
+        // The guide's example has no region, so that of the environment counts.
         let region = bucket.region.or_else(|| region.map(str::to_owned));
         let region = region.ok_or(
             "storage_backend.connector.region is missing; write it, or set AWS_DEFAULT_REGION",
@@ -94,6 +99,7 @@ impl Ported {
         for (name, value) in today.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             let there = extra.iter().find(|(other, _)| other == name).map(|(_, there)| there);
             match there {
+                // The same value twice is harmless; two different ones are not.
                 Some(there) if there.as_text() != Some(value.as_str()) => {
                     return Err(format!(
                         "storage_backend.connector and extra_config.{name} differ; keep one"
@@ -133,6 +139,8 @@ fn bucket(backend: &Value) -> Result<ConnectorFields, String> {
     let form = "write {type: remote, connector: {type: s3, bucket: NAME, prefix: TEXT, region: NAME}}, or remote_url";
     let map = backend.as_map().ok_or_else(|| format!("storage_backend = {backend}: {form}"))?;
     if let Some((other, _)) =
+        // Unknown settings are errors in this form. LMCache ignores all of it, so nothing else
+        // would report a misspelling.
         map.iter().find(|(name, _)| !matches!(name.as_str(), "type" | "connector"))
     {
         return Err(format!("storage_backend.{other}: no setting is called that; {form}"));

@@ -6,6 +6,7 @@ use std::path::Path;
 /// system of the directory above it.
 pub(super) fn is_on_weka(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // Not `canonicalize`: the path need not exist yet.
     std::path::absolute(path).is_ok_and(|path| kind_of(&mounts, &path) == Some("wekafs"))
 }
 
