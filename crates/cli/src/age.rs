@@ -28,6 +28,7 @@ pub fn age(flag: &str, text: &str) -> Result<i64, BadInput> {
         _ => return Err(wrong()),
     };
     let count = &text[..text.len() - 1];
+    // `parse` alone would take a sign.
     let digits = count.bytes().all(|byte| byte.is_ascii_digit());
     let count = count.parse::<i64>().ok().filter(|_| digits);
     count.and_then(|count| count.checked_mul(seconds)).ok_or_else(wrong)
@@ -36,6 +37,7 @@ pub fn age(flag: &str, text: &str) -> Result<i64, BadInput> {
 /// An age for people, in the largest unit of which there are at least two.
 pub fn age_text(seconds: i64) -> String {
     let units = [(7 * 86_400, "w"), (86_400, "d"), (3600, "h"), (60, "m")];
+    // From two of a unit on: `90m` says more than `1h`.
     let found = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
     found.map_or_else(
         || format!("{}s", seconds.max(0)),

@@ -71,12 +71,14 @@ impl BucketAccess {
     pub fn config(&self) -> Config {
         let mut config = Config::with_provider(self.endpoint.clone(), Arc::clone(&self.signer));
         (config.root_certs, config.http2) = (self.root_certs.clone(), self.http2);
+        // `with_provider` has chosen the one that is best for the store.
         config.checksum = self.checksum.unwrap_or(config.checksum);
         config
     }
 }
 
 fn lookup(name: &str) -> Option<String> {
+    // An empty variable counts as unset, as in the AWS SDKs.
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -162,6 +164,8 @@ impl BucketArgs {
             .into());
         }
         let mut named = self.clone();
+        // `s3://bucket.host` is LMCache's way to name both. Without a dot it is a bucket's name
+        // alone.
         let is_host = bucket.contains(['.', ':']) && self.endpoint.is_none();
         if is_host {
             named.endpoint = Some(format!("s3://{bucket}"))
@@ -211,6 +215,7 @@ async fn signer(lookup: impl Fn(&str) -> Option<String>, _: bool) -> Result<Sign
 pub fn failed(error: Error) -> anyhow::Error {
     let bad = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::NotFound);
     let error = anyhow::Error::from(error);
+    // A wrong argument ends with another exit code than a store that fails.
     if bad { BadInput(format!("{error:#}")).into() } else { error }
 }
 

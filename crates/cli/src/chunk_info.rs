@@ -42,6 +42,7 @@ impl ChunkInfo {
 
     /// What is known by a key's canonical form, which has a salt only as a digest.
     pub fn of_canonical(canonical: &[u8]) -> Self {
+        // A key of a later version: the chunk is listed all the same, without its fields.
         let Some(summary) = KeySummary::from_canonical(canonical) else {
             return ChunkInfo::default();
         };
@@ -57,6 +58,7 @@ impl ChunkInfo {
 
     /// Adds the last use, and the tenant's digits where no salt says whose the chunk is.
     pub fn with_use(mut self, used: Option<LastUse>) -> Self {
+        // The order of use has the tenant's id, also where the key has no salt's digest.
         let number = used.map(|used| used.tenant).filter(|tenant| *tenant != TenantId::NONE);
         self.tenant = self.tenant.or_else(|| number.map(|tenant| tenant.to_string()));
         self.used = used;

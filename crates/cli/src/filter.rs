@@ -50,6 +50,7 @@ impl Filter {
     pub fn takes(&self, name: &str) -> bool {
         let included =
             self.include.is_empty() || self.include.iter().any(|glob| glob.matches(name));
+        // An exclusion wins over an inclusion, in whatever order they were given.
         included && !self.exclude.iter().any(|glob| glob.matches(name))
     }
 }
@@ -85,6 +86,7 @@ impl Glob {
         while let Some(char) = rest.next() {
             parts.push(match char {
                 '*' => GlobPart::Any,
+                // None of no ranges: any character.
                 '?' => GlobPart::One { ranges: Vec::new(), negated: true },
                 '[' => {
                     let (part, after) = class(rest.as_str())?;
@@ -116,6 +118,9 @@ impl Glob {
                 }
                 _ => {
                     let Some((place, end)) = star else { return false };
+                    // The last star takes one character more, and the rest is tried again. Going
+                    // back to earlier stars is never needed, so this takes at most the product of
+                    // both lengths.
                     star = Some((place, end + 1));
                     (part, at) = (place + 1, end + 1);
                 }
@@ -129,6 +134,7 @@ impl Glob {
 /// characters.
 fn class(text: &str) -> Option<(GlobPart, &str)> {
     let (negated, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
+    // A `]` in the first place is itself a member, as in shells.
     let end = body.char_indices().skip(1).find(|(_, char)| *char == ']')?.0;
     let chars: Vec<char> = body[..end].chars().collect();
     let mut ranges = Vec::new();

@@ -41,6 +41,8 @@ pub fn command() -> Command {
 fn finished(command: Command, path: &str) -> Command {
     let takes_values = |arg: &Arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
     let mut command = command
+        // `--gb -1` is then a value that the command refuses with a reason, and not an unknown
+        // flag.
         .mut_args(|arg| if takes_values(&arg) { arg.allow_negative_numbers(true) } else { arg });
     let lines: Vec<&str> = EXAMPLES
         .iter()
@@ -49,6 +51,7 @@ fn finished(command: Command, path: &str) -> Command {
         .copied()
         .collect();
     if !lines.is_empty() {
+        // The top command has exit codes there.
         let before = command.get_after_help().map_or(String::new(), |text| format!("{text}\n\n"));
         command = command.after_help(format!("{before}Examples:\n  {}", lines.join("\n  ")));
     }
@@ -74,6 +77,7 @@ pub fn man(args: &ManArgs) -> Result<()> {
                 dir.display()
             ))
         };
+        // A page for each subcommand; on the standard output only that of the program fits.
         return Ok(clap_mangen::generate_to(command(), dir).map_err(cannot)?);
     }
     let mut page = Vec::new();

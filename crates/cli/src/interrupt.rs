@@ -27,10 +27,12 @@ impl std::error::Error for Interrupted {}
 /// Waits for signals from now on. Call it before other threads start: they must inherit that these
 /// signals are not theirs.
 pub fn watch() -> Result<()> {
+    // Commands call this where they begin to change something, some of them twice.
     if WATCHED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    // All threads that start later inherit this mask. Only the thread below takes the signals.
     signals.thread_block().context("cannot wait for signals")?;
     let wait = move || {
         let _ = signals.wait();

@@ -31,6 +31,7 @@ impl Where {
             self.layout.as_deref(),
             &self.store,
         )?;
+        // An option without effect is an error: the user meant another place.
         if let Some(flag) = self.store.first_given().filter(|_| bucket.is_none()) {
             return Err(BadInput(format!(
                 "{flag}: {} is no bucket; leave {flag} out",

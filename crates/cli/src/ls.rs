@@ -31,6 +31,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     }
     let dir = args.at.directory()?;
     let mut chunks = listed(&dir, &args.at.path)?;
+    // The order of a directory differs between file systems and runs.
     chunks.sort_unstable();
     if args.long {
         return ls_long(&dir, &chunks, args);

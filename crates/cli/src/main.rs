@@ -131,6 +131,7 @@ fn cannot_open(error: kvtier::core::Error) -> BadInput {
 }
 
 fn main() -> ExitCode {
+    // By way of `help::command`, which adds the examples to every subcommand.
     let args = Args::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|e| e.exit());
     log::start(&args.log);
     let outcome = match args.command {
@@ -156,12 +157,15 @@ fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        // The reader of a pipe, such as `head`, had enough.
         Err(e) if out::is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("kvtier: {e:#}");
+            // As shells report a process that SIGINT ended: 128 and the number of the signal.
             if e.is::<interrupt::Interrupted>() {
                 return ExitCode::from(interrupt::EXIT_CODE);
             }
+            // Errors that the user can mend end with 2, as wrong arguments do.
             let invalid = e.downcast_ref::<kvtier::core::Error>().is_some_and(|e| {
                 use kvtier::core::ErrorKind::{Denied, Full, Invalid};
                 matches!(e.kind(), Invalid | Denied | Full)

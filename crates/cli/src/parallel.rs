@@ -88,6 +88,7 @@ impl Pace {
         let next = AtomicUsize::new(0);
         let failed = Mutex::new(None);
         let one = |item: &T| {
+            // Between items: what was begun is finished, so no half chunk is left.
             crate::interrupt::check()?;
             self.wait(bytes(item))?;
             work(item)
@@ -116,6 +117,8 @@ impl Pace {
         let Some(rate) = self.bytes_per_s else { return Ok(()) };
         let begin = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            // Each item reserves its time behind the one before, so all workers together keep the
+            // rate. Time that was not used is not saved up.
             let begin = (*next).max(Instant::now());
             *next = begin + Duration::from_secs_f64(bytes as f64 / rate as f64);
             begin
@@ -124,6 +127,8 @@ impl Pace {
             begin.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         {
             crate::interrupt::check()?;
+            // In short pieces: a large item at a low rate may wait for minutes, and an interrupt
+            // must end it.
             std::thread::sleep(left.min(LOOK));
         }
         Ok(())

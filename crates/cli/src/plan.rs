@@ -64,6 +64,7 @@ struct MemoryPlan {
 
 impl MemoryPlan {
     fn total(&self) -> u64 {
+        // Every worker of a tensor-parallel model is a process with memory of its own.
         self.inflight.saturating_add(self.host).saturating_mul(self.workers)
     }
 
@@ -73,6 +74,7 @@ impl MemoryPlan {
 
     /// The most chunks in flight a worker beside the host tier.
     fn inflight_max(&self) -> u64 {
+        // The workers share the memory in equal parts, and the host tier is in each part.
         (self.pinned / self.workers).saturating_sub(self.host) / self.chunk
     }
 
@@ -125,6 +127,7 @@ fn advice(args: &PlanArgs, sum: &MemoryPlan) -> Vec<String> {
                 sum.inflight_max()
             ));
         }
+        // Less than 128 MiB is no useful host tier.
         if sum.host_max() >= 1 << 27 {
             lines.push(format!(
                 "  max_local_cpu_size: {:.1}   (GiB, rounded down)",
@@ -133,6 +136,7 @@ fn advice(args: &PlanArgs, sum: &MemoryPlan) -> Vec<String> {
         }
         lines.push(format!("  memory to pin of {} or more", format(sum.total())));
     }
+    // For comparison: what LMCache's own connector would take of shared memory.
     let need = sum.inflight.saturating_mul(sum.workers);
     lines.push(format!(
         "/dev/shm has {}: kvtier needs none of it; buffers of LMCache's earlier connector would need {}, at most {} in flight fit",

@@ -24,6 +24,7 @@ pub fn threads_cpu_s(prefixes: &[&str]) -> f64 {
     tasks
         .filter_map(|task| {
             let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            // The kernel cuts names of threads at 15 bytes, so beginnings are compared.
             prefixes.iter().any(|prefix| name.starts_with(prefix)).then_some(())?;
             // Its first number is the time on a CPU in nanoseconds.
             let stat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -41,6 +42,7 @@ pub fn system_s() -> f64 {
 
 /// Largest resident size of this process so far, in MiB.
 pub fn rss_mib() -> f64 {
+    // Linux reports KiB here, and the highest value so far.
     getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |u| u.max_rss() as f64 / 1024.0)
 }
 

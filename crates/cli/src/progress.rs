@@ -44,6 +44,7 @@ impl Progress {
         };
         let bar = ProgressBar::new(total)
             .with_style(ProgressStyle::with_template(template).context("template")?);
+        // On a terminal the bar shows it; lines are for logs.
         let lines = lines && !std::io::stderr().is_terminal();
         Ok(Progress { bar, unit, line: lines.then(|| Mutex::new(Instant::now())) })
     }
@@ -68,6 +69,7 @@ impl Progress {
             return;
         };
         let mut last = line.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that of several workers only one prints.
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
             self.print();

@@ -70,6 +70,7 @@ pub struct Choice {
 impl Choice {
     fn of(args: &RmArgs) -> Result<Self> {
         let narrowed = args.model.is_some() || args.namespace.is_some() || args.older.is_some();
+        // `rm DIR` alone must not remove everything, and `--exclude` alone is a poor way to say so.
         if args.key.is_empty() && !args.all && !narrowed && !args.filter.includes() {
             let what = "rm: which chunks? name them with --key, as `kvtier ls` prints them, choose them by --model, \
                         --namespace, --older or --include, or say --all";
@@ -97,6 +98,8 @@ impl Choice {
         named
             && self
                 .before_s
+                // A chunk whose age is not known is not older than anything, and stays. The age
+                // costs a system call, so it is asked last.
                 .is_none_or(|before| written_s().is_some_and(|written| written < before))
     }
 
@@ -114,6 +117,8 @@ impl Choice {
     /// The names that no chunk has are bad input.
     pub fn check_keys<'a>(&self, labels: impl Iterator<Item = &'a str>) -> Result<(), BadInput> {
         let mut absent: BTreeSet<&str> = self.keys.iter().map(String::as_str).collect();
+        // All keys are checked before the first chunk is removed: a list with a mistake in it
+        // removes nothing.
         labels.for_each(|label| _ = absent.remove(label));
         match absent.first() {
             Some(absent) => {
@@ -156,12 +161,15 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     }
     crate::interrupt::watch()?;
     let dir = args.at.directory()?;
+    // Checked before the directory is listed, which may take minutes.
     let pace = args.pace.checked(1)?;
     let chosen = chosen(&dir, args, &choice)?;
     let bytes = chosen.iter().map(|chunk| chunk.len).sum();
     if !args.yes {
         return RmOutcome { chunks: chosen.len() as u64, bytes }.print(args);
     }
+    // Chunks that were really removed. A tier that has the directory open may have evicted some
+    // since they were listed.
     let gone = AtomicU64::new(0);
     let remove = |chunk: &ChunkName| {
         // A slow run may come to a chunk that was saved again since it was chosen.
@@ -177,6 +185,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         Ok(())
     };
     let removed = pace.each(&chosen, |chunk| chunk.len, remove);
+    // Also after an error: what was removed must leave the ledger.
     let finished = dir.finish();
     removed?;
     let gone = gone.into_inner();
@@ -188,6 +197,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
 
 fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<ChunkName>> {
     if dir.layout() == Layout::Kvtier
+        // A better error than that no such chunk exists.
         && let Some(bad) = choice.keys.iter().find(|text| Digest::from_hex(text).is_none())
     {
         let what = format!("--key {bad}: not 64 hexadecimal digits; take them from `kvtier ls`");
@@ -201,6 +211,7 @@ fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<ChunkNa
     };
     choice.check_keys(labels.iter().map(String::as_str))?;
     chosen.retain(|chunk| choice.takes(&chunk.label(), || written_s(dir, chunk)));
+    // Model and namespace are in the files. Names and ages alone need no file to be read.
     if !choice.needs_info() {
         return Ok(chosen);
     }

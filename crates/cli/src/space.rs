@@ -21,11 +21,13 @@ impl Space {
 
 /// The file system that `path` is on, or will be once it is made.
 pub fn of(path: &Path) -> Result<Space> {
+    // The directory may not exist yet. The one above it is on the same file system.
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     let stat = nix::sys::statvfs::statvfs(there)
         .with_context(|| format!("cannot look at {}", there.display()))?;
     Ok(Space {
         all: stat.blocks() * stat.fragment_size(),
+        // What an unprivileged process may use: root's reserve is left out.
         free: stat.blocks_available() * stat.fragment_size(),
     })
 }

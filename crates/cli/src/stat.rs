@@ -97,6 +97,7 @@ fn or_none(names: &[String]) -> String {
 }
 
 fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {
+    // Reading the order of use takes a while in a large directory.
     let reader = if by.needs_uses() {
         InfoReader::with_uses(dir, &args.at.path)?
     } else {
@@ -123,6 +124,7 @@ fn stat_bucket_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
 fn stat_bucket(bucket: &Bucket, as_json: bool) -> Result<()> {
     let found = bucket.contents()?;
     let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
+    // Objects that kvtier did not write and will not delete, but that are paid for.
     let foreign: u64 = found.unknown.iter().map(|entry| entry.bytes).sum();
     if as_json {
         let all = json!({

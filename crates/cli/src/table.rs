@@ -9,15 +9,19 @@ const GAP: &str = "  ";
 /// follow below, each part with the first column before it.
 pub fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
+        // Characters, not bytes: units such as `µs` have more bytes than columns.
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut lines = Vec::new();
     let mut from = 1;
+    // A table that is too wide is cut into several, one below the other. Each repeats the first
+    // column.
     while from < head.len() || lines.is_empty() {
         let mut to = from;
         let mut used = widths[0];
+        // At least one column in each part, however wide.
         while to < head.len() && (to == from || used + GAP.len() + widths[to] <= COLUMNS) {
             used += GAP.len() + widths[to];
             to += 1;
@@ -77,6 +81,7 @@ pub fn labelled(label: &str, width: usize, text: &str) -> Vec<String> {
 pub fn joined(label: &str, indent: usize, parts: &[String]) -> Vec<String> {
     let mut lines = vec![label.to_owned()];
     for (at, part) in parts.iter().enumerate() {
+        // A part is never cut: it may be a path that is copied from the screen.
         let part = if at + 1 < parts.len() { format!("{part},") } else { part.clone() };
         match lines.last_mut() {
             Some(line) if at == 0 || line.chars().count() + 1 + part.chars().count() <= COLUMNS => {

@@ -42,15 +42,18 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         return bucket::verify(&bucket, &filter, &args.pace, args.json);
     }
     crate::interrupt::watch()?;
+    // One worker by default: a verification should not slow down the engines on this disk.
     let pace = args.pace.checked(1)?;
     let dir = args.at.directory()?;
     let mut chunks = listed(&dir, &args.at.path)?;
     chunks.retain(|chunk| filter.takes(&chunk.label()));
+    // By name, so that a progress or an interrupt at one place means the same in every run.
     chunks.sort_unstable();
     let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
     let to_move = Mutex::new(Vec::new());
     let check = |chunk: &ChunkName| {
         let one = dir.verify(chunk);
+        // After the chunk was read: workers read at the same time and only count one by one.
         let mut found = VerifyResults::lock(&found);
         match one {
             Ok(Ok(())) => {}
@@ -77,6 +80,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
             let moved = dir.quarantine(chunk).map(drop);
             moved.with_context(|| format!("cannot quarantine the file of {}", chunk.label()))
         });
+        // Also after an error: what was moved must be noted in the ledger.
         let finished = dir.finish();
         moved?;
         finished.context(

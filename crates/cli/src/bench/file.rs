@@ -96,11 +96,14 @@ pub fn run(args: &BenchFileArgs) -> Result<()> {
         );
     }
     let all = sizes.iter().flat_map(|size| args.concurrency.iter().map(move |n| (*size, *n)));
+    // All cells are checked before the first runs, so that the last one does not fail for lack of
+    // space.
     all.into_iter().try_for_each(|(size, n)| Need::of(&plan, size as usize, n).check(&plan))?;
     crate::interrupt::watch()?;
     let mut cells = Vec::new();
     for size in sizes {
         for concurrency in &args.concurrency {
+            // A tier and a directory for each cell, so that no cell inherits files or warm threads.
             Stage::new(&plan, size as usize, *concurrency)?.play(&plan.ops, &mut cells)?;
         }
     }

@@ -54,6 +54,7 @@ pub fn run(args: &BenchGdsArgs) -> Result<()> {
         let out = rate.to_file_per_s / 1e6;
         let into = rate.to_gpu_per_s / 1e6;
         let line = if args.json {
+            // A way that does not work here has no rate. 0 would look like a slow one.
             let measured = |rate: f64| if rate > 0.0 { Value::from(rate) } else { Value::Null };
             json!({ "way": rate.data_path, "to_file_mb_per_s": measured(out), "to_gpu_mb_per_s": measured(into),
                     "cpu_s_per_gb": rate.cpu_s_per_gb, "note": rate.note })

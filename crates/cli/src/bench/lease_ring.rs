@@ -18,7 +18,10 @@ impl LeaseRing {
     /// Space for at least `inflight` chunks of `size` bytes.
     pub fn new(size: usize, inflight: usize) -> Result<Self> {
         let slot = size.next_multiple_of(4096);
+        // More memory than the CPU's caches hold, used in turn: a chunk that an engine saves is not
+        // in the cache either.
         let count = inflight.max(COLD_BYTES.div_ceil(slot));
+        // Touched before the measurement, which is not to count page faults.
         let config = ArenaConfig::huge(count * slot).with_slots(slot).with_prefault();
         let arena = Arena::new(config).context("no memory for the chunks in flight")?;
         let slots = (0..count).map(|_| arena.lease(size)).collect::<Result<_, _>>()?;

@@ -31,6 +31,8 @@ const KEYS_MAX: usize = 1000;
 pub fn prefix() -> String {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     let process = std::process::id();
+    // Process ids are used again. With the time of its start, in a boot, in a PID namespace, a
+    // process is unique.
     let start = started(process).unwrap_or_default();
     let machine = machine().unwrap_or_else(|| "-.-".into());
     format!("{ROOT}{}.{machine}.{process}.{start}.{nanos:x}/", host())
@@ -40,12 +42,14 @@ pub fn prefix() -> String {
 pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
     let mut runs = BTreeMap::<String, BenchRun>::new();
     let mut now = None;
+    // All runs in one listing: their objects are below one root.
     let list = List::under(ROOT);
     let mut next = None;
     loop {
         let page = runtime.block_on(client.list(&list, next.as_deref())).map_err(failed);
         let page =
             page.with_context(|| format!("cannot look for objects of earlier runs under {ROOT}"))?;
+        // The store's own clock: that of this machine may be wrong by hours.
         now = now.or(page.date);
         for entry in page.entries {
             if let Some(name) = entry
@@ -55,6 +59,7 @@ pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
                 .map(|(name, _)| name)
             {
                 let run = runs.entry(name.to_owned()).or_default();
+                // A run that still writes has new objects, however old its first one is.
                 run.newest = run.newest.max(entry.modified);
                 run.keys.push(entry.key);
             }
@@ -65,8 +70,10 @@ pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
         }
     }
     let dead =
+        // Another benchmark may run in this bucket at this moment.
         runs.into_iter().filter(|(name, run)| is_dead(name, now.map(|now| now - run.newest)));
     let keys: Vec<String> = dead.flat_map(|(_, run)| run.keys).collect();
+    // The most that S3 deletes with one request.
     for keys in keys.chunks(KEYS_MAX) {
         let refused = runtime.block_on(client.delete_many(keys)).map_err(failed);
         let refused = refused.with_context(|| {
@@ -101,12 +108,14 @@ fn is_dead(name: &str, age_s: Option<i64>) -> bool {
 fn has_ended(name: &str) -> Option<bool> {
     let parts: Vec<&str> = name.split('.').collect();
     let [_, boot, namespace, process, start, _] = parts.as_slice() else { return None };
+    // Processes of other machines and containers cannot be seen from here.
     if format!("{boot}.{namespace}") != machine()? {
         return None;
     }
     let process = process.parse::<u32>().ok().filter(|process| *process > 0)?;
     let start = start.parse::<u64>().ok().filter(|start| *start > 0)?;
     // Of a number that is in use again, the start differs.
+    // Signal 0 only asks whether the process exists.
     match kill(Pid::from_raw(process.try_into().ok()?), None) {
         Err(Errno::ESRCH) => Some(true),
         _ => started(process).map(|now| now != start),
@@ -120,6 +129,7 @@ fn machine() -> Option<String> {
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
     let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
     let boot = boot.trim();
+    // The parts of a run's name are separated by dots.
     (!boot.is_empty() && !boot.contains(['.', '/']) && !number.is_empty())
         .then(|| format!("{boot}.{number}"))
 }

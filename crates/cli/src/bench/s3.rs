@@ -182,6 +182,8 @@ impl BenchLoad<'_> {
     fn rounds(&self) -> Rounds {
         let size = self.size as u64;
         let count = ((self.gb * 1e9 / size as f64).ceil() as u64).max(1);
+        // Objects are written and read again in rounds, so that a long measurement does not fill
+        // the bucket.
         let rounds = count.div_ceil(OBJECTS_MAX.max(OBJECTS_BYTES_MAX / size));
         Rounds { rounds, objects: count.div_ceil(rounds) }
     }
@@ -201,6 +203,7 @@ pub fn measure(
     load: &BenchLoad<'_>,
     cells: &mut Vec<Value>,
 ) -> Result<()> {
+    // The client's own limit must not be what is measured.
     config.requests_max = load.concurrency;
     let client = Client::new(config).within(OP_MAX);
     let arena = load.arena()?;
@@ -208,6 +211,7 @@ pub fn measure(
     let prefix = reap::prefix();
     let cells_of_load = Cells { client, arena, prefix, runtime, load, shape: load.rounds() };
     let measured = cells_of_load.measure(cells);
+    // Also after an error; the error of the measurement is the more important one.
     let removed = cells_of_load.clear();
     measured?;
     removed
@@ -265,6 +269,7 @@ impl Cells<'_> {
     fn put_new_keys(&self) -> Result<Measured> {
         self.pass("put", self.warm_up().min(self.shape.objects))?;
         let mut measured = Measured::default();
+        // Each round writes new keys. The deletions in between are not measured.
         for _ in 0..self.shape.rounds {
             self.clear()?;
             measured.add(|| self.pass("put", self.shape.objects))?;
@@ -342,6 +347,7 @@ async fn each(concurrency: usize, op: &str, job: &Arc<BenchJob>) -> Result<Vec<f
                 if crate::interrupt::asked() {
                     return Err(Interrupted.into());
                 }
+                // More operations than objects go over the same objects again.
                 times.push(job.one(&op, n % job.objects).await?);
             }
         });
@@ -372,6 +378,7 @@ impl BenchJob {
                     format!("{key} is gone: does something else delete in this bucket?")
                 })?;
                 let right = self.start(n);
+                // A fast answer with the bytes of another object must not count.
                 if lease.as_host().is_none_or(|bytes| !bytes.starts_with(&right)) {
                     bail!("a wrong byte came back for {key}");
                 }

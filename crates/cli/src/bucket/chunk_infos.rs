@@ -35,6 +35,7 @@ impl Default for Asking {
 /// What is known of each chunk, in the order of `chunks`: one HEAD for each chunk.
 pub fn infos(bucket: &Bucket, chunks: &[BucketChunk], how: Asking) -> Result<Vec<ChunkInfo>> {
     let progress = Progress::start(ProgressUnit::Chunks, chunks.len() as u64, how.lines)?;
+    // One read for all chunks: the order of use is in snapshots and journals, not in the objects.
     let uses = if how.uses { read_uses(bucket)? } else { LastUses::default() };
     let permits = Arc::new(Semaphore::new(how.at_once));
     let mut found = vec![ChunkInfo::default(); chunks.len()];
@@ -44,12 +45,14 @@ pub fn infos(bucket: &Bucket, chunks: &[BucketChunk], how: Asking) -> Result<Vec
             crate::interrupt::check()?;
             let client = bucket.client.clone();
             let name = chunk.name.clone();
+            // Waits here, so that at most that many requests exist, whatever the number of chunks.
             let permit = Arc::clone(&permits).acquire_owned().await?;
             heads.spawn(async move {
                 let object = client.head(&name).await.map_err(failed)?;
                 drop(permit);
                 anyhow::Ok((at, object))
             });
+            // Finished ones are taken at once: results of a million requests would fill memory.
             while let Some(head) = heads.try_join_next() {
                 let (at, object) = head.context("a request was dropped")??;
                 found[at] = info(bucket, &chunks[at], object.as_ref(), &uses);
@@ -115,6 +118,8 @@ fn info(
         Some(key) => ChunkInfo::of_key(&key),
         None => {
             let canonical = object.and_then(canonical_of);
+            // The object's metadata may name another key than its facts. Only one with the right
+            // digest is shown.
             let canonical =
                 canonical.filter(|bytes| Key::digest_of(&facts.namespace, bytes) == facts.key);
             canonical.as_deref().map(ChunkInfo::of_canonical).unwrap_or_default()

@@ -110,6 +110,8 @@ impl Bucket {
         match inspect::layout_of(rest) {
             Some(layout) if self.layout.is_none_or(|only| only == layout) => {
                 let label =
+                    // In kvtier's layout the name begins with two digits of the digest and a slash,
+                    // which spread objects.
                     if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
                 let written_s = Some(entry.modified).filter(|at_s| *at_s > 0);
                 found.chunks.push(BucketChunk {
@@ -119,6 +121,7 @@ impl Bucket {
                     name: entry.key,
                 });
             }
+            // Journals, snapshots and leases of the nodes.
             _ if rest.starts_with(".kvtier/") => found.own_bytes += entry.bytes,
             _ => found.unknown.push(entry),
         }

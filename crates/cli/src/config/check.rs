@@ -54,6 +54,7 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
         (None, []) => reader.environment(),
         (None, adapters) => reader.adapters(adapters),
     };
+    // Without a network: the check must give the same answer on a build machine.
     match read.and_then(reachable) {
         Ok(read) if args.json => {
             crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true)
@@ -64,6 +65,7 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
                 let kind = format!("{:?}", e.kind()).to_lowercase();
                 let error = crate::cannot_open(e);
                 crate::out::line(&json!({ "error": error.0, "kind": kind }).to_string())?;
+                // Both: JSON on the standard output for programs, and the exit code.
                 return Err(error.into());
             }
             Err(crate::cannot_open(e).into())
@@ -113,6 +115,7 @@ fn print(read: &ParsedConfig, all: bool) -> Result<()> {
         other => format!("LMCache's --{other}"),
     };
     crate::out::line(&format!("form: {form}"))?;
+    // Two lists: what an operator looks for is most often a setting that has no effect.
     let (used, idle): (Vec<&SettingEffect>, Vec<&SettingEffect>) =
         shown(read, all).partition(|setting| setting.used);
     section("in force", &used, |s| format!("{} = {}  ({})", s.name, s.value, s.source))?;

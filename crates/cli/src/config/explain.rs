@@ -34,7 +34,10 @@ fn explain(name: &str, json: bool) -> Result<()> {
             });
         return Err(BadInput(format!("no setting is called {name:?}{hint}")).into());
     }
+    // One name can be a setting of several forms, with different meanings.
     for key in found {
+        // Said only where the name is an older one, not where a plugin's name was replaced by
+        // `<name>`.
         let old = (key.name != name).then(|| settings::old_name(name)).flatten().map(|_| name);
         if json { as_json(key, old)? } else { print(key, old)? }
     }

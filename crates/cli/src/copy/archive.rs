@@ -36,6 +36,8 @@ fn head(facts: &Facts, canonical: &[u8]) -> Vec<u8> {
 fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
     let mut lead = [0; LEAD_BYTES as usize];
     lead[..4].copy_from_slice(&(head.len() as u32).to_le_bytes());
+    // The length and the checksum come before the head, so a reader can trust a length only after
+    // the sum fits.
     lead[4..].copy_from_slice(&BlockSums::from_bytes(head).whole().to_le_bytes());
     lead
 }
@@ -59,6 +61,7 @@ pub struct ArchiveWriter {
 
 impl ArchiveWriter {
     pub fn create(path: &Path) -> Result<Self> {
+        // An archive may be the only copy of chunks. It is never written over.
         if path.exists() {
             return Err(
                 BadInput(format!("{} is there already; name a new file", path.display())).into()
@@ -82,6 +85,7 @@ impl Sink for ArchiveWriter {
             BlockSums::from_bytes(&payload),
         );
         let head = head(&facts, one.identity.canonical.as_deref().unwrap_or_default());
+        // Workers read in parallel; records are written one after the other, each in one piece.
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, count) = &mut *guard;
         for part in [&lead(&head)[..], &head, &payload] {
@@ -99,8 +103,11 @@ impl Sink for ArchiveWriter {
         file.write_all(
             &[&lead(&[])[..], &end, &BlockSums::from_bytes(&end).whole().to_le_bytes()].concat(),
         )
+        // Before the name appears: after a power failure the name has either all records or does
+        // not exist.
         .and_then(|()| file.as_file().sync_all())
         .context("cannot write the archive")?;
+        // A link, unlike a rename, fails if a file of this name has appeared meanwhile.
         std::fs::hard_link(file.path(), &self.path)
             .with_context(|| format!("cannot make {}", self.path.display()))
     }
@@ -143,6 +150,7 @@ impl ArchiveReader {
                 len,
                 proven: true,
             });
+            // The length is from the file and may be anything.
             at = next.checked_add(len).ok_or_else(|| self.damaged(found.len()))?;
         }
         Ok(found)
@@ -155,13 +163,16 @@ impl ArchiveReader {
         self.file.read_exact_at(&mut lead_there, at).map_err(damaged)?;
         let len = u32::from_le_bytes([lead_there[0], lead_there[1], lead_there[2], lead_there[3]])
             as usize;
+        // Before the buffer is allocated.
         if len > HEAD_BYTES_MAX {
             return Err(self.damaged(count).into());
         }
+        // The end record has 8 bytes of count and 4 of checksum.
         let mut head = vec![0; if len == 0 { 12 } else { len }];
         self.file.read_exact_at(&mut head, at + LEAD_BYTES).map_err(damaged)?;
         if len == 0 {
             let end = (count as u64).to_le_bytes();
+            // The count shows an archive from which whole records were cut out.
             let whole = lead_there == lead(&[])
                 && head[..8] == end
                 && head[8..] == BlockSums::from_bytes(&end).whole().to_le_bytes();

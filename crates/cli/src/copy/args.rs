@@ -182,6 +182,8 @@ impl MigrateArgs {
         let MigrateArgs { from, to, source, target } = self;
         let Some(to) = to else {
             let TargetArgs { target, how, store, elsewhere } = target;
+            // An upgrade in place copies nothing. An option without effect would suggest that it
+            // does.
             let has_copy_options = source != FromArgs::default()
                 || target != ToArgs::default()
                 || elsewhere != ElsewhereArgs::default()
@@ -234,6 +236,7 @@ impl CopyArgs {
             return Err(BadInput(format!("{}: {what}", flow.display())));
         }
         let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
+        // An archive is always a file, also if its name begins with `s3://`.
         let from = is_bucket(&self.from) && way != CopyMode::Import;
         let to = is_bucket(&self.to) && way != CopyMode::Export;
         let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;
@@ -245,6 +248,7 @@ impl CopyArgs {
                 self.to.display()
             )));
         }
+        // As for every option here: one that has no effect is an error.
         if let Some(flag) = self.store.first_given().filter(|_| !from && !to) {
             return Err(BadInput(format!(
                 "{flag}: no bucket is read or written; leave {flag} out"

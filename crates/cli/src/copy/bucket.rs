@@ -35,6 +35,7 @@ pub fn objects(
     tally: &mut Tally,
 ) -> Result<Vec<SourceChunk>> {
     let mut found = Vec::new();
+    // A HEAD for each chunk, some at a time: a listing has neither keys nor checksums.
     for some in bucket.chunks()?.chunks(HEADS) {
         crate::interrupt::check()?;
         for (chunk, head) in some.iter().zip(heads(bucket, some)?) {
@@ -93,6 +94,7 @@ fn heads(bucket: &Bucket, some: &[BucketChunk]) -> Result<Vec<Option<Object>>> {
 fn identity(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<ChunkIdentity> {
     let digest = facts.key;
     let namespace = facts.namespace;
+    // The name is the key in LMCache's layouts and a digest in kvtier's.
     let ids = inspect::ids_of(rest);
     if ids.is_empty() {
         let reason = "the bucket has only the digest of its key: a build before the header x-amz-meta-kvtier-key wrote it, or the key did not fit";
@@ -102,6 +104,8 @@ fn identity(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Chu
     }
     let ns = Arc::new(Namespace::known_by(namespace));
     let key =
+        // A name can often be read in several ways. The digest in the facts says which reading is
+        // right.
         ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == digest);
     match (key, inspect::layout_of(rest)) {
         (Some(key), _) => Some(key.into()),
@@ -150,6 +154,7 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
         Err(e) => return Err(failed(e)).with_context(|| format!("cannot read {name}")),
     };
     let mut bytes = lease.as_host().context("memory of the host")?.to_vec();
+    // The object may have changed since the listing.
     bytes.truncate(usize::try_from(got.len())?);
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
     match inspect::check(rest, &got, &bytes) {
@@ -190,6 +195,7 @@ impl Objects {
             }
         })?;
         let name = format!("{}{rest}", self.bucket.root());
+        // S3's own limit. The request would fail with an error that names no chunk.
         if name.len() > NAME_BYTES_MAX {
             return Err(format!("its name has {} bytes, S3 takes {NAME_BYTES_MAX}", name.len()));
         }
@@ -207,6 +213,7 @@ impl Objects {
         wanted: Vec<SourceChunk>,
         tally: &mut Tally,
     ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
+        // One listing instead of a HEAD for each chunk. A chunk of another length is written anew.
         let there: HashSet<(String, u64)> =
             self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
         let mut missing = Vec::new();
@@ -230,6 +237,7 @@ impl OpenBucket<'_> {
         canonical: Option<&[u8]>,
     ) -> kvtier::s3::Result<()> {
         let mut how = inspect::put_of(facts, canonical, client.endpoint().provider());
+        // The sum of the bytes as they were read: the store refuses what changed on its way.
         how.crc32c = Some(facts.sums.whole());
         match view.len() > PARTS_ABOVE_BYTES {
             true => client.put_multipart(name, &view, &how, PARTS).await.map(drop),
@@ -251,6 +259,7 @@ impl Sink for OpenBucket<'_> {
         );
         let (client, runtime) = self.0.bucket.client();
         let canonical =
+            // Names of the other layouts spell the key already.
             one.identity.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
         let stored = runtime.block_on(OpenBucket::store(
             client,

@@ -36,6 +36,7 @@ pub struct Files {
 
 impl Files {
     pub fn of(args: &CopyArgs) -> Result<Self> {
+        // Asked before anything is opened, since opening creates it.
         let exists = args.to.join(".kvtier/manifest").exists();
         let asked = args
             .target
@@ -63,6 +64,7 @@ impl Files {
         });
         let capacity = match (given.transpose()?, there.and_then(|there| there.capacity_bytes())) {
             (Some(given), _) => given,
+            // The cap that the directory has is kept, so that a copy never evicts what is there.
             (None, Some(noted)) => noted,
             (None, None) => crate::space::of(&args.to)?.all,
         };
@@ -100,6 +102,7 @@ impl Files {
         args: &CopyArgs,
         tally: &mut Tally,
     ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
+        // A dry run must not create the directory, so nothing can be present in it.
         if args.how.dry_run && !self.exists {
             return Ok((wanted, None));
         }
@@ -113,6 +116,8 @@ impl Files {
         };
         let mut missing = Vec::new();
         for (one, present) in wanted.into_iter().zip(present) {
+            // A copy that was interrupted goes on where it ended, since what it wrote is present
+            // now.
             if present { tally.present += 1 } else { missing.push(one) }
         }
         let held =
@@ -124,6 +129,8 @@ impl Files {
             _ => 0,
         };
         let needed: u64 = missing.iter().map(|one| one.len + each).sum();
+        // Checked before the first chunk is written: a copy that evicts its own beginning would be
+        // a silent loss.
         if held.saturating_add(needed) > self.capacity_bytes {
             let what = format!(
                 "{} more do not fit into {}: it holds {} of {}; raise --bytes",
@@ -172,6 +179,8 @@ impl Files {
     fn open(&self) -> Result<FileTier> {
         let config = FileConfig::new(&self.path, self.capacity_bytes)
             .with_layout(self.layout)
+            // The user named the target and its size. Space that caches leave free for others is
+            // not the point here.
             .with_free_min(0);
         let config = self.shape.clone().into_iter().fold(config, FileConfig::with_chunk_shape);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
@@ -184,6 +193,7 @@ fn looked_up(tier: &FileTier, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
     for some in wanted.chunks(SOME) {
         let keys: Option<Arc<[Key]>> =
             some.iter().map(|one| one.identity.key.clone().ok()).collect();
+        // `select` has left such chunks out.
         let keys = keys.context("a chunk whose key is not known has no name there")?;
         let looked = tier.lookup(&Ctx::within(CHUNK_TIME), keys, Mode::Each, Hold::None).wait()?;
         let found = some.iter().zip(looked.found);
@@ -212,6 +222,8 @@ impl OpenDirectory {
                 .writer()
                 .map_err(|e| e.to_string())
         };
+        // A chunk without a key cannot be saved through the tier. The writer puts its file in place
+        // by digest. It is opened at the first such chunk.
         let writer = self.by_digest.get_or_init(open).as_ref();
         let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
         let facts = Facts::plain(
@@ -222,6 +234,7 @@ impl OpenDirectory {
         let canonical = one.identity.canonical.as_deref().unwrap_or_default();
         match writer.write(&NewChunk { facts: &facts, canonical, payload }) {
             Ok(true) => Ok(CopyOutcome::Stored),
+            // An open tier may have saved the chunk meanwhile.
             Ok(false) => Ok(CopyOutcome::Present),
             Err(e) if e.kind() == Io::InvalidInput => Ok(CopyOutcome::Unsupported(e.to_string())),
             Err(e) => Err(e).with_context(|| format!("cannot write {}", one.label)),
@@ -243,6 +256,7 @@ impl Sink for OpenDirectory {
                 Ok(CopyOutcome::Unsupported(e.to_string()))
             }
             Some(Err(e)) => Err(e).with_context(|| format!("cannot write {}", one.label)),
+            // A tier may refuse what a cache need not keep. A copy must not.
             Some(Ok(shed)) => {
                 bail!("{} was not taken: {shed:?}; what was copied stays, run it again", one.label)
             }
@@ -251,6 +265,7 @@ impl Sink for OpenDirectory {
     }
 
     fn finish(&self) -> Result<()> {
+        // Open tiers learn of the files from the change log.
         if let Some(Ok(writer)) = self.by_digest.get() {
             writer.finish().context(
                 "the chunks are copied; open tiers find them by a listing within seconds",

@@ -52,10 +52,13 @@ pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
     let mut tally = Tally::default();
     let target = CopyTarget::of(args, way)?;
     let pace =
+        // Requests to a store wait for the network, so several are in flight. On one disk a second
+        // worker mostly disturbs the first.
         args.how.pace.checked(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
     let filter = args.how.filter.filter()?;
     let mut found = from.wanted(args, &mut tally)?;
     found.retain(|one| filter.takes(&one.label));
+    // First what the target can name at all, then what it does not have yet.
     let wanted = target.select(found, &mut tally);
     if way == CopyMode::Export {
         wanted
@@ -67,6 +70,7 @@ pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
     match sink {
         Some(sink) if !args.how.dry_run => {
             copy(&Ends { from: &from, to: &*sink }, &wanted, &pace, &mut tally)?;
+            // Not after an error: an archive gets its name only if all of it is there.
             sink.finish()?;
         }
         _ => {
@@ -94,6 +98,7 @@ struct Ends<'a> {
 }
 
 fn copy(ends: &Ends<'_>, wanted: &[SourceChunk], pace: &Pace, tally: &mut Tally) -> Result<()> {
+    // Workers count into one tally. It is held for a few additions at a time.
     let shared = Mutex::new(std::mem::take(tally));
     let done = pace.each(wanted, |one| one.len, |one| copy_one(ends, one, &shared));
     *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -114,10 +119,12 @@ fn copy_one(ends: &Ends<'_>, one: &SourceChunk, tally: &Mutex<Tally>) -> Result<
         }
     };
     // What has no facts and had some a moment ago is another one.
+    // Behind the payload there may be padding of zeros and nothing else.
     if (one.proven && !proven) || payload.iter().skip(one.len as usize).any(|byte| *byte != 0) {
         tally().leave_behind();
         return Ok(());
     }
+    // Without the padding of the layout it came from.
     payload.truncate(one.len as usize);
     let len = payload.len() as u64;
     match ends.to.put(one, payload)? {

@@ -27,6 +27,7 @@ pub struct Tally {
 impl Tally {
     pub fn unsupported(&mut self, why: impl ToString) {
         self.unsupported += 1;
+        // The first reason stands for all; there may be millions.
         self.why.get_or_insert_with(|| why.to_string());
     }
 

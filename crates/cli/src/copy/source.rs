@@ -51,6 +51,8 @@ impl ChunkIdentity {
     pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, reason: &str) -> Self {
         let digest = facts.key;
         let namespace = facts.namespace;
+        // A key that does not have the digest of the facts is not the chunk's. Bytes without a key
+        // are better than bytes under a wrong one.
         let canonical = canonical.filter(|bytes| Key::digest_of(&namespace, bytes) == digest);
         let key = canonical.as_ref().ok_or_else(|| reason.to_owned()).and_then(|bytes| {
             let id = KeyId::from_canonical(bytes).map_err(|e| e.to_string())?;
@@ -128,6 +130,7 @@ impl UnverifiedChoice {
         match self.chunk_bytes {
             _ if !self.any => None,
             None => Some(len),
+            // A file that is padded to a page: the payload is a full chunk.
             Some(whole) if len == whole.next_multiple_of(4096) => Some(whole),
             Some(whole) => (len == whole || (self.partial && len < whole)).then_some(len),
         }
@@ -143,8 +146,11 @@ impl CopySource {
         if let Some(bucket) =
             Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)?
         {
+            // A path that is not UTF-8 is no URL, and so a directory.
             return Ok(CopySource::Bucket(bucket));
         }
+        // Compared after links are resolved. A directory that is copied to itself would evict while
+        // it reads.
         if matches!((args.from.canonicalize(), args.to.canonicalize()), (Ok(from), Ok(to)) if from == to)
         {
             return Err(BadInput("FROM and TO are the same directory".into()).into());
@@ -197,6 +203,7 @@ fn files(
     trust: &UnverifiedChoice,
     tally: &mut Tally,
 ) -> Result<Vec<SourceChunk>> {
+    // A copy that is repeated goes through the chunks in the same order.
     chunks.sort_unstable();
     let mut found = Vec::with_capacity(chunks.len());
     for chunk in chunks {
@@ -215,6 +222,8 @@ fn files(
                 Some(len) => add(key.into(), len, false),
                 None => tally.leave_behind(),
             },
+            // The name does not give the key. The footer still proves the bytes, so an archive can
+            // hold them.
             Ok(KeySource::UnknownKey(why)) => match from.footer(&chunk) {
                 Ok(Ok((facts, canonical))) => {
                     add(
@@ -226,6 +235,7 @@ fn files(
                 _ => tally.unsupported(why),
             },
             Ok(_) => tally.damaged += 1,
+            // Evicted since the listing, as happens in a directory that is in use.
             Err(e) if e.kind() == Io::NotFound => tally.gone += 1,
             Err(e) => {
                 return Err(e)

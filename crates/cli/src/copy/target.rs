@@ -31,6 +31,8 @@ impl CopyTarget {
         if way == CopyMode::Export {
             return Ok(CopyTarget::Archive);
         }
+        // The second bucket has the settings of the first, but for what `--to-endpoint` and
+        // `--to-region` replace.
         let store = args
             .store
             .elsewhere(args.elsewhere.to_endpoint.as_deref(), args.elsewhere.to_region.as_deref());
@@ -59,6 +61,7 @@ impl CopyTarget {
 
     /// The chunks that have a name there.
     pub fn select(&self, found: Vec<SourceChunk>, tally: &mut Tally) -> Vec<SourceChunk> {
+        // Decided chunk by chunk, before anything is written.
         let mut namespace = None;
         let mut fits = |one: &SourceChunk| -> Result<(), String> {
             let spells = match self {
@@ -67,6 +70,7 @@ impl CopyTarget {
                 CopyTarget::Archive => false,
             };
             // Names that encode keys have no namespace: such a target holds one namespace only.
+            // The namespace of the first chunk that fits decides.
             let ours = *namespace.get_or_insert(one.identity.namespace);
             if !spells || ours == one.identity.namespace {
                 Ok(())

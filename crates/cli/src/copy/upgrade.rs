@@ -21,6 +21,7 @@ pub fn run(args: &UpgradeArgs) -> Result<()> {
         });
         return crate::out::line(&all.to_string());
     }
+    // Not an error: a script may run it on every directory.
     if done.from == done.to {
         return crate::out::line(&format!("{path} has format {}: nothing to do", done.to));
     }

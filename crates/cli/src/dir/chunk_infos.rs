@@ -38,6 +38,7 @@ impl<'a> InfoReader<'a> {
     /// What is known of one chunk; of one that is gone meanwhile nothing.
     pub fn read(&self, chunk: &ChunkName) -> Result<ChunkInfo> {
         let (digest, info) = if chunk.name.is_none() {
+            // A file without a name that spells its key has the key in its footer.
             let footer = if_there(self.dir.footer(chunk), chunk)?.and_then(Result::ok);
             let info = footer.map(|(facts, canonical)| ChunkInfo {
                 namespace: Some(facts.namespace),
@@ -47,6 +48,7 @@ impl<'a> InfoReader<'a> {
         } else {
             match if_there(self.dir.key_of(chunk, &self.unknown), chunk)? {
                 Some(Source::Key(key)) => (*key.digest(), ChunkInfo::of_key(&key)),
+                // Without facts the namespace is only assumed, so it is not shown.
                 Some(Source::Unverified(key)) => (*key.digest(), unproven(&key)),
                 _ => (chunk.digest, ChunkInfo::default()),
             }
@@ -75,6 +77,7 @@ fn if_there<T>(read: std::io::Result<T>, chunk: &ChunkName) -> Result<Option<T>>
 
 /// When a chunk's file was written, in seconds since 1970; `None` for one that is gone.
 pub fn written_s(dir: &Directory, chunk: &ChunkName) -> Option<i64> {
+    // A clock that was wrong may have written a time before 1970.
     let since = dir.written(chunk).ok()?.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
 }

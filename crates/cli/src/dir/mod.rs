@@ -20,6 +20,8 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if !path.exists() {
         return Err(BadInput(format!("{} does not exist; check the path", path.display())).into());
     }
+    // With `.kvtier` the manifest decides, and its absence there is an error. Without it another
+    // program wrote the directory.
     let guessed = if path.join(".kvtier").exists() {
         None
     } else {

@@ -97,14 +97,18 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
             .flatten()
             .and_then(|layout| Directory::open_as(path, layout).ok())
     };
+    // A directory without a manifest may still have chunks of LMCache's, which count as ours.
     let dir = Directory::open(path).ok().or_else(guessed);
     let sum = dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default();
     let held = sum.bytes + sum.quarantine_bytes;
+    // What chunks use now is free for the tier too.
     let share = (free + held) / 10 * 9;
     match sum.capacity_bytes {
         Some(noted) if noted <= share => {
             (noted, "the cap that the directory notes, which its file system can hold")
         }
+        // More is stored than the cap would allow. Without `shrink` a tier refuses to open with
+        // such a cap.
         _ if held > share => (
             share,
             "nine tenths of what is free or ours: less than is stored here, so set shrink to evict chunks",
@@ -139,6 +143,8 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
     let align = medium.direct_align;
     let reported =
         align.map(|(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes"));
+    // Chunks are padded to pages of 4096 bytes. A device that wants more cannot do direct I/O with
+    // them.
     let fits = align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096);
     let counted = if inodes == 0 { "not counted".into() } else { inodes.to_string() };
     let unnamed =
@@ -177,12 +183,14 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
         judged(
             "free space",
             format!("{} of {}", format(free), format(all)),
+            // Allocators of most file systems slow down when little is free.
             free > all / 20,
             "less than a twentieth is free: file systems slow down there",
         ),
         judged(
             "free inodes",
             counted,
+            // Some file systems (btrfs, network ones) count none and report 0.
             inodes == 0 || inodes > 100_000,
             "every chunk takes an inode",
         ),
@@ -215,9 +223,11 @@ fn rate(path: &Path) -> Result<FileRates> {
 }
 
 fn rate_in(scratch: &Path) -> Result<FileRates> {
+    // Twice what is written, so that nothing is evicted.
     let tier = FileTier::open(FileConfig::new(scratch, 2 * CHUNKS * CHUNK as u64))
         .map_err(crate::cannot_open)?;
     let arena = Arena::new(ArenaConfig::huge(8 * CHUNK)).context("no memory for the probe")?;
+    // As engines do it: without it io_uring pins the pages of each transfer anew.
     tier.register(&arena)?;
     let ns = Arc::new(Namespace::new("doctor", Digest::derive("kvtier doctor", b"file")));
     let key = |n: u64| {
@@ -252,6 +262,7 @@ fn rate_in(scratch: &Path) -> Result<FileRates> {
     }
     let get_mb_per_s = mb / began.elapsed().as_secs_f64();
     let uring = tier.engine() == EngineKind::Uring;
+    // The first reason of a file tier is its engine, and why.
     let reason = tier.status().reasons.into_iter().next().unwrap_or_default();
     Ok(FileRates { put_mb_per_s, get_mb_per_s, uring, reason })
 }
@@ -266,6 +277,7 @@ fn mount_of(path: &Path) -> String {
     });
     // Of mounts on one point the last is on top.
     let best = fields
+        // By whole components, so that `/data2` is not below `/data`.
         .filter(|(_, point, ..)| path.starts_with(point))
         .max_by_key(|(_, point, ..)| point.len());
     best.map_or("unknown".into(), |(device, point, kind, options)| {

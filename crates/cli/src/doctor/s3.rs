@@ -94,10 +94,13 @@ fn look(args: &DoctorS3Args) -> Result<Findings> {
         args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0).collect();
     let progress = Progress::start(ProgressUnit::Steps, 2 + measured.len() as u64, args.progress)?;
     progress.step("connecting".to_owned());
+    // First whether the store can be reached at all: the reasons differ from those of a refused
+    // request.
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
     let nanos = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_nanos());
+    // Names that no other run has: a probe writes and deletes objects under them.
     let prefix = format!("kvtier-doctor/{nanos:x}-{}/", std::process::id());
     progress.add(1);
     progress.step("probing what the store supports".to_owned());
@@ -115,6 +118,7 @@ fn look(args: &DoctorS3Args) -> Result<Findings> {
     progress.add(1);
     progress.finish();
     let endpoint = client.endpoint();
+    // After the requests, whose answers carry the store's time.
     let clock_offset_s = client.clock_offset();
     let signer = format!("{}, from {}{}", store.access_key, store.source, good_for(store.expires));
     let ca_bundle = args.store.ca_bundle().map(str::to_owned);
@@ -133,6 +137,7 @@ fn good_for(expires: Option<i64>) -> String {
 }
 
 fn rate(cells: &[Value]) -> Option<S3Rate> {
+    // In the order of `ops` above.
     let [put, get] = cells else { return None };
     Some(S3Rate {
         concurrency: put["concurrency"].as_u64()?,
@@ -261,6 +266,8 @@ impl Findings {
     fn conditional(&self) -> Finding {
         let found = self.probe.conditional;
         let usual = self.endpoint.provider().conditional();
+        // The store does not behave as its profile says: the profile is probably that of another
+        // store.
         let other = usual != Conditional::Unknown && usual != found;
         let makes = match found {
             Conditional::Honoured => "honoured",
@@ -299,6 +306,7 @@ impl Findings {
         if let Some(path) = &self.ca_bundle {
             all.push(("ca_bundle", json!(path), "it trusts the server's certificate".into()));
         }
+        // Without conditional writes two nodes could both believe to hold the lease.
         if probe.conditional != Conditional::Honoured {
             let reason = "the store has no conditional writes, so nodes cannot elect an evictor: one node has single, all others never";
             all.push(("evictor", json!("single"), reason.into()));
@@ -330,6 +338,8 @@ impl Findings {
     /// The fewest requests in flight that are nearly as fast as any, and the best rate.
     fn enough(&self) -> Option<(&S3Rate, f64)> {
         let best = self.rates.iter().map(|rate| rate.get_mb_per_s).reduce(f64::max)?;
+        // The fewest requests in flight that come close to the best: more cost memory and
+        // connections for little.
         let mut enough = self.rates.iter().filter(|rate| rate.get_mb_per_s >= best * ENOUGH);
         Some((enough.next()?, best))
     }

@@ -43,6 +43,8 @@ struct ShmSegment {
 /// Finds stale segments, and removes them with `--yes`.
 pub fn run(args: &ShmArgs) -> Result<()> {
     let space = crate::space::of(&args.dir)?;
+    // Processes before files: a segment that is created after this is too young, one that is opened
+    // in between is locked or young.
     let used = Used::look()?;
     let mut all = segments(args, &used)?;
     all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -79,7 +81,9 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<ShmSegment>> {
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", args.dir.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
+        // Removed meanwhile.
         let Ok(meta) = entry.metadata() else { continue };
+        // Only names of LMCache and kvtier: other programs have their own rules for what is stale.
         if !meta.is_file() || !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
@@ -87,7 +91,10 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<ShmSegment>> {
             .modified()
             .ok()
             .and_then(|at| SystemTime::now().duration_since(at).ok())
+            // A time in the future, or none, counts as young.
             .unwrap_or_default();
+        // Any sign of life keeps a segment. Removing memory that an engine still shares would give
+        // wrong bytes.
         let keep = match used.has(meta.dev(), meta.ino()) {
             true => Some("in use"),
             false
@@ -107,11 +114,13 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<ShmSegment>> {
 
 /// The process that a name says made it.
 fn maker(name: &str) -> Option<u32> {
+    // LMCache puts the id of the process that made the pool into its name.
     let rest = name.strip_prefix("lmcache_l1_pool_")?;
     rest.split(['_', '.', '-']).next()?.parse().ok()
 }
 
 fn is_locked(path: &Path) -> bool {
+    // The lock is seen across containers that share `/dev/shm`, where process ids are not.
     File::open(path).is_ok_and(|file| file.try_lock().is_err())
 }
 
@@ -147,6 +156,7 @@ impl Used {
     /// A mapping keeps its file although no descriptor is left, so both are looked at. Processes
     /// that end meanwhile use nothing.
     fn process(&mut self, path: &Path) {
+        // A process may have closed the descriptor and still have the memory mapped.
         for list in ["fd", "map_files"] {
             match fs::read_dir(path.join(list)) {
                 Ok(entries) => {
@@ -156,6 +166,7 @@ impl Used {
                 }
                 Err(e)
                     if e.kind() == ErrorKind::NotFound
+                        // The process ended while its entries were read, so it uses nothing.
                         || e.raw_os_error() == Some(nix::libc::ESRCH) => {}
                 Err(_) => self.complete = false,
             }

@@ -122,6 +122,7 @@ pub fn run(args: &GenTraceArgs) -> Result<()> {
     };
     let to = || format!("cannot write to {}", path.display());
     // A pipe or a device is written as it is.
+    // Nothing can be renamed over `/dev/stdout` or a pipe.
     if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         let mut file = File::options().write(true).open(path).map_err(cannot)?;
         return write_as(form, &mut file, args, requests).with_context(to);
@@ -130,11 +131,14 @@ pub fn run(args: &GenTraceArgs) -> Result<()> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = std::fs::Permissions::from_mode(0o666);
+    // A file beside the target, renamed over it at the end: an interrupted run leaves the old trace
+    // as it was.
     let file =
         tempfile::Builder::new().prefix(".kvtier-trace-").permissions(mode).tempfile_in(folder);
     let mut file = file.map_err(cannot)?;
     let requests = requests.take_while(|_| !crate::interrupt::asked());
     write_as(form, file.as_file_mut(), args, requests).with_context(to)?;
+    // The trace is cut short if the user interrupted, and must not get its name then.
     crate::interrupt::check()?;
     file.persist(path).map_err(|e| cannot(e.error))?;
     Ok(())
@@ -153,6 +157,7 @@ fn write_as(
         Form::Compressed => {
             let mut zstd = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
             write::binary(&mut zstd, write::Head::of(args)?, requests)?;
+            // Writes the end of the frame. Without it readers report a file that is cut.
             zstd.finish()?;
         }
     }

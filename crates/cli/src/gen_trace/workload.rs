@@ -136,6 +136,7 @@ impl Workload {
     }
 
     fn fresh(&mut self, chain: &mut Vec<u64>, blocks: u64) {
+        // Text that only this conversation has: ids that no other chain contains.
         chain.extend(self.next_id..self.next_id + blocks);
         self.next_id += blocks;
     }
@@ -143,6 +144,8 @@ impl Workload {
     /// Adds blocks of a text that others send too: equal after equal chains.
     fn share(&mut self, chain: &mut Vec<u64>, text: u64, blocks: u64) {
         for part in 0..blocks {
+            // A block is named by what stands before it too, as engines hash prefixes: the same
+            // document behind another prompt is another block.
             let place = (chain.last().map_or(u64::MAX, |last| *last), text << 32 | part);
             let id = *self.shared.entry(place).or_insert(self.next_id);
             self.next_id = self.next_id.max(id + 1);
@@ -172,9 +175,12 @@ impl Workload {
     fn pause(&mut self) -> u64 {
         let person = self.random.below(100) < self.shape.person_percent;
         let seconds = match person {
+            // People pause by a log-normal distribution, with a long tail. Tools answer by an
+            // exponential one.
             true => self.shape.think_seconds * self.random.normal().exp(),
             false => self.random.exponential(self.shape.tool_seconds),
         };
+        // At least a millisecond, so that a session's requests keep their order.
         (seconds * 1000.0) as u64 + 1
     }
 }
@@ -183,7 +189,10 @@ impl Iterator for Workload {
     type Item = TraceRequest;
 
     fn next(&mut self) -> Option<TraceRequest> {
+        // The heap has one entry for each open session and one for the next new one.
         let Reverse((time_ms, session)) = self.due.pop()?;
+        // The first turn of a session also schedules the next session, so arrivals are a Poisson
+        // process.
         if session == self.next_session {
             self.next_session += 1;
             let later = self.random.exponential(60_000.0 / self.shape.sessions_per_minute) as u64;
@@ -194,9 +203,13 @@ impl Iterator for Workload {
         let mut blocks = self.open.remove(&session)?;
         let added = between(&mut self.random, &self.shape.turn_blocks);
         self.fresh(&mut blocks, added);
+        // The answer is drawn for every turn, also the last: the same seed must give the same
+        // requests whatever follows.
         let answer = between(&mut self.random, &self.shape.answer_blocks);
         let request =
             TraceRequest { time_ms, session, blocks: blocks.clone(), answer: answer as usize };
+        // Each turn is the last with the same probability, so the number of turns has the mean that
+        // was asked for.
         if self.random.unit() > 1.0 / self.shape.turns.max(1.0) {
             self.fresh(&mut blocks, answer);
             self.open.insert(session, blocks);

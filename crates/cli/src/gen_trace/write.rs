@@ -33,6 +33,7 @@ impl Form {
         match name.as_str() {
             name if name.ends_with(".bin.zst") => Ok(Form::Compressed),
             name if name.ends_with(".bin") => Ok(Form::Binary),
+            // Plain text under such a name would be refused by whatever reads it.
             name if COMPRESSED.iter().any(|ending| name.ends_with(ending)) => {
                 Err(BadInput(format!(
                     "--out {name}: of compressed forms only .bin.zst is written; name such a file, or one without the ending"
@@ -76,10 +77,12 @@ pub fn binary(
     word(head.requests)?;
     word(head.block_tokens)?;
     for request in requests {
+        // The format has the time as a 64-bit float, in two words.
         let seconds = (request.time_ms as f64 / 1000.0).to_bits();
         word(seconds as u32)?;
         word((seconds >> 32) as u32)?;
         word(request.session)?;
+        // A field of the format that is not used.
         word(0)?;
         word(u32::try_from(request.blocks.len())?)?;
         for id in &request.blocks {

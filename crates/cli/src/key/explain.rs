@@ -30,6 +30,7 @@ impl Question {
             Value::Object(fields) => fields,
             other => return Err(format!("it is {}", kind_of(&other))),
         };
+        // A misspelled `from` would silently change the answer.
         if let Some(other) =
             fields.keys().find(|name| !["name", "from", "to"].contains(&name.as_str()))
         {
@@ -72,6 +73,7 @@ pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
                 Err(e) => return Ok(json!({"name": name, "error": e.to_string()})),
             }
         }
+        // Names of several forms look alike, so all readings that fit are answered.
         None => detect(name),
     };
     let mut all: Vec<Value> = Vec::with_capacity(readings.len());
@@ -114,6 +116,8 @@ pub fn answer_argument(
         return Ok(answer);
     };
     let mut readings = read.readings;
+    // The shortest tail that is a name: folders before it would only be read as parts of a model's
+    // name.
     for tail in file_readings::tails(Path::new(argument)) {
         let named = about(&tail)?["readings"].as_array().cloned().unwrap_or_default();
         if !named.is_empty() {
@@ -141,6 +145,7 @@ pub fn names(key: &KeyId, to: &[NameForm]) -> Value {
     for form in wanted {
         match form.format(key) {
             Ok(name) => drop(names.insert(forms::name(form), name.into())),
+            // A form that was asked for gets its error; others are left out.
             Err(e) if !to.is_empty() => {
                 drop(names.insert(forms::name(form), json!({"error": e.to_string()})))
             }
@@ -197,6 +202,7 @@ fn engine(key: &CacheEngineKey, layer: Option<i64>) -> Value {
 fn own_file(name: &str) -> Option<Value> {
     let (digest, len) = name.rsplit('/').next()?.split_once('-')?;
     let hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    // Exactly as the tier writes it: other spellings are other files.
     if digest.len() != 64 || !hex(digest) || !hex(len) || len.starts_with('0') {
         return None;
     }

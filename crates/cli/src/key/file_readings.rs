@@ -35,6 +35,7 @@ pub fn read(argument: &OsStr, to: &[NameForm]) -> Option<FileReadings> {
     let wrong = |what: String| Some(FileReadings { readings: Vec::new(), error: Some(what) });
     match ChunkFile::read(path) {
         // What looks like a path may still be a name.
+        // A file that is damaged is reported. One that does not exist is none.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => wrong(format!("cannot read {}: {e}; check its permissions", path.display())),
         Ok(Err(damage)) => wrong(format!("{}: {}", path.display(), reason(damage))),
@@ -85,6 +86,8 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[NameForm]) -> Valu
         .file_name()
         .and_then(OsStr::to_str)
         .and_then(|name| Digest::from_hex(name.split_once('-')?.0));
+    // Two different damages: the footer contradicts itself, or it is a right footer in the wrong
+    // file.
     let loss = if Key::digest_of(&facts.namespace, canonical) != facts.key {
         Some(
             "the key in the footer is not the one whose digest it has: the file is damaged"
@@ -110,6 +113,8 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[NameForm]) -> Valu
 /// The facts of a file of a foreign layout: its name spells the key, which the facts prove.
 fn attribute(path: &Path, facts: &Facts, to: &[NameForm]) -> Value {
     let ns = Arc::new(Namespace::known_by(facts.namespace));
+    // The name of an object may contain slashes, and the path has folders before it. Each tail is
+    // tried; the digest in the facts decides which is right.
     let keys = tails(path)
         .into_iter()
         .flat_map(|name| detect(&name))

@@ -64,6 +64,7 @@ pub fn parse(text: &str) -> Result<NameForm, BadInput> {
     match found {
         Some(NameForm::S3Mp { .. }) => Ok(NameForm::S3Mp { prefix }),
         Some(NameForm::S3NonMp { .. }) => Ok(NameForm::S3NonMp { prefix }),
+        // A prefix for a form that has none would be ignored in silence.
         Some(form) if prefix.is_empty() => Ok(form),
         _ => Err(BadInput(format!("no form {text:?}; choose one of {ALL}"))),
     }

@@ -47,6 +47,7 @@ pub fn run(args: KeyArgs) -> Result<bool> {
     }
     for name in &args.names {
         let answer = explain::answer_argument(name, args.from.as_deref(), &args.to)?;
+        // All names are answered; the exit code says whether every one was understood.
         good &= is_good(&answer);
         if args.json {
             writeln!(out, "{answer}")?
@@ -67,6 +68,7 @@ fn batch(args: &KeyArgs, mut from: impl BufRead, out: &mut dyn Write) -> Result<
                 "standard input, line {n}: {e}; a line is a name as a JSON string, or an object with `name`"
             ))
         };
+        // A line without an end must not fill memory. A cut one is no JSON and is reported as such.
         if from.by_ref().take(LINE_BYTES_MAX).read_line(&mut line).map_err(|e| wrong(&e))? == 0 {
             break;
         }
@@ -80,6 +82,7 @@ fn batch(args: &KeyArgs, mut from: impl BufRead, out: &mut dyn Write) -> Result<
         let answer = answer(&question).map_err(|e| wrong(&e))?;
         good &= is_good(&answer);
         writeln!(out, "{answer}")?;
+        // A program that asks name by name waits for each answer.
         out.flush()?;
     }
     Ok(good)
@@ -95,6 +98,7 @@ fn is_good(answer: &Value) -> bool {
 
 fn text(answer: &Value, only_name: bool, out: &mut dyn Write) -> Result<()> {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    // With one `--to` the output is the name alone, for use in a shell.
     if only_name && is_good(answer) {
         let first =
             answer["readings"][0]["names"].as_object().and_then(|names| names.values().next());

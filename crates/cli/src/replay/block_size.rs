@@ -37,6 +37,8 @@ impl BlockSize {
                 "--model {name} with the trace's blocks of {block_tokens} tokens: {e}"
             ))
         })?;
+        // A replay tests the tiers, not the disk's patience: without a wish blocks are smaller than
+        // real ones.
         let bytes = match (chunk, model) {
             (Some(text), _) => super::size("--chunk-bytes", text)?,
             (None, Some(_)) => true_bytes,

@@ -2,6 +2,8 @@
 
 /// Eight bytes that depend on the block and on where they lie.
 fn lane(id: u64, at: u64) -> u64 {
+    // Every eight bytes depend on the block and on their place, so a block in the wrong place or a
+    // shifted one is found.
     let x = (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x ^ (x >> 32)
 }

@@ -89,6 +89,8 @@ impl ReplayArgs {
     /// go.
     fn file_cap(&self) -> Result<u64> {
         let asked = size("--file-bytes", &self.file_bytes)?;
+        // `--verify-only` reads what an earlier run left. A smaller cap than that run's would evict
+        // it first.
         let Some(path) = self.path.as_deref().filter(|_| self.verify_only) else {
             return Ok(asked);
         };
@@ -113,9 +115,11 @@ pub fn run(args: ReplayArgs) -> Result<bool> {
     let trace = requests(&args)?;
     let size =
         BlockSize::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
+    // Before any thread is started: threads inherit which signals are blocked.
     crate::interrupt::watch()?;
     let workdir = WorkDir::choose(&args)?;
     let mut meters = Vec::new();
+    // `open_with` takes a closure that may be called again; the cell lets it push.
     let cell = std::cell::RefCell::new(&mut meters);
     let config = workdir.config(&args, size.chunk)?;
     let mode = config.key_mode().map_err(crate::cannot_open)?.unwrap_or(KeyMode::MultiProcess);
@@ -125,6 +129,7 @@ pub fn run(args: ReplayArgs) -> Result<bool> {
         std::sync::Arc::new(timed)
     });
     let opened: OpenTiers = opened.map_err(crate::cannot_open)?;
+    // A wrong endpoint or key is reported now and not as a thousand failed saves.
     check(&opened)?;
     let _server = serve(args.metrics.as_deref(), &opened)?;
     let peer = match (args.peers, workdir.files()) {
@@ -148,7 +153,9 @@ pub fn run(args: ReplayArgs) -> Result<bool> {
     let outcome = run::replay(&trace.requests, job, peer)?;
     // A reader who had enough changes nothing of what follows.
     let printed = report::print(&outcome, &opened, &meters, &size, args.json);
+    // Before the exit code: what waits to be written may still fail.
     opened.top.close().wait().context("cannot close the tiers")?;
+    // A tier below can fail while the stack answers from another one.
     let failures = outcome.failures.max(meters.iter().map(|m| timed_tier::take(m).errors).sum());
     if failures > 0 {
         anyhow::bail!(

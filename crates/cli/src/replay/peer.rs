@@ -36,6 +36,7 @@ pub struct Peer {
 impl Peer {
     /// Starts the process.
     pub fn start(dir: &Path, bytes: u64, chunk: usize) -> Result<Self> {
+        // A process of its own, since what is to be proven is that processes share a directory.
         let this = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Command::new(this)
             .args([
@@ -62,6 +63,7 @@ impl Peer {
         writeln!(ask, "{}", serde_json::to_string(ids)?).context("the peer process is gone")?;
         let mut line = String::new();
         if self.answers.read_line(&mut line).context("the peer process is gone")? == 0 {
+            // The end of its output: it has printed why to standard error.
             bail!("the peer process ended early");
         }
         Ok(serde_json::from_str(&line)?)
@@ -101,6 +103,7 @@ pub fn serve(args: ReplayPeerArgs) -> Result<()> {
         };
         let answers: Vec<Option<u64>> = done.iter().zip(&ids).map(verdict).collect();
         writeln!(out, "{}", serde_json::to_string(&answers)?)?;
+        // The other process waits for this line.
         out.flush()?;
     }
     Ok(())

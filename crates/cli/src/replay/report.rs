@@ -89,12 +89,15 @@ pub fn print(
 /// Seconds a GB; none where so little was moved that the start of the program would be counted, and
 /// not the work.
 fn per_gb(seconds: f64, bytes: f64) -> Option<f64> {
+    // Below some megabytes the start of the process is most of the CPU time.
     (bytes >= PER_GB_BYTES_MIN).then(|| seconds / (bytes / 1e9))
 }
 
 /// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has
 /// one. Two tiers with engines share these.
 fn own_threads_cpu_s(name: &str, reasons: &[String]) -> f64 {
+    // Threads of a tier are named after it. Those of an I/O engine are shared and belong to the
+    // tier that has one.
     let own = format!("{name}-");
     let engine = ["kvtier-uring", "kvtier-io-"];
     let has_engine = reasons.iter().any(|reason| reason.starts_with("engine"));

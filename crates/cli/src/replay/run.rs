@@ -23,6 +23,7 @@ use crate::BadInput;
 use crate::interrupt::Interrupted;
 
 /// How long any one step may take.
+// Also the life of a hold: it must outlast all loads and saves of a request.
 const STEP_MAX: Duration = Duration::from_secs(60);
 /// The most blocks loaded or saved in one batch.
 pub const BATCH_MAX: usize = 16;
@@ -83,6 +84,8 @@ pub struct Keys {
 impl Keys {
     /// Keys of this mode for blocks of `chunk` bytes.
     pub fn new(chunk: usize, mode: KeyMode) -> Self {
+        // A namespace for each size: a replay with another block size must not find blocks of this
+        // one.
         let layout = Digest::derive("kvtier replay layout", &(chunk as u64).to_le_bytes());
         let ns = Arc::new(
             Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false),
@@ -129,6 +132,7 @@ pub fn replay(
     let chunk = job.chunk;
     let concurrency = job.concurrency;
     let slot = chunk.next_multiple_of(4096);
+    // Large blocks and many workers share a bounded arena.
     let batch = (FLIGHT_BYTES_MAX / (concurrency * slot)).clamp(1, BATCH_MAX);
     let arena = Arena::new(ArenaConfig::huge(concurrency * batch * slot));
     let found = job.meters.iter().map(|_| AtomicU64::new(0)).collect();
@@ -152,11 +156,14 @@ pub fn replay(
     let cpu = crate::process_usage::cpu_s();
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
+        // Workers take the next request of the trace. Its times are not replayed: the point is
+        // load.
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
             if crate::interrupt::asked() {
                 return Err(Interrupted.into());
             }
             replay.request(request)?;
+            // A full disk fails every save. Going on would only repeat the error.
             if let Some(what) = timed_tier::fatal(replay.job.meters) {
                 return Err(BadInput(format!(
                     "{what}; free space or fix permissions, or use another --path"
@@ -193,21 +200,25 @@ impl Replay<'_> {
         let keys: Arc<[Key]> = ids.iter().map(|id| self.job.keys.key(*id)).collect();
         self.blocks.fetch_add(ids.len() as u64, Ordering::Relaxed);
         let ctx = Ctx::within(STEP_MAX);
+        // An engine uses the prefix alone. A verification wants every block that is there.
         let mode = if self.job.verify_only { Mode::Each } else { Mode::Prefix };
         let found = self.job.top.lookup(&ctx, Arc::clone(&keys), mode, Hold::For(STEP_MAX)).wait();
         let found = found.context("lookup failed")?;
         let promised = found.prefix_len();
+        // Before the loads: they promote blocks to other tiers.
         self.note_who(&found, promised);
         let mut loaded = 0;
         while loaded < promised {
             let end = promised.min(loaded + self.batch);
             let good = self.load(&ids[loaded..end], &keys[loaded..end])?;
+            // The prefix ends at the first block that is a miss after all.
             loaded += good;
             if loaded < end {
                 break;
             }
         }
         if self.job.verify_only {
+            // Blocks behind a gap are no prefix, but their bytes must be right all the same.
             let beyond: Vec<usize> =
                 (promised..ids.len()).filter(|i| found.found[*i].is_hit()).collect();
             for some in beyond.chunks(self.batch) {
@@ -237,6 +248,7 @@ impl Replay<'_> {
     fn save_rest(&self, ids: &[u64], keys: &[Key], loaded: usize) -> Result<()> {
         for start in (loaded..ids.len()).step_by(self.batch) {
             let end = ids.len().min(start + self.batch);
+            // The chain of a later batch continues that of the one before.
             let parent = start.checked_sub(1).map(|i| *keys[i].digest());
             self.save(&ids[start..end], &keys[start..end], Chain { parent, depth: start as u32 })?;
         }
@@ -247,6 +259,7 @@ impl Replay<'_> {
     fn load_by_peer(&self, ids: &[u64]) -> Result<bool> {
         let all = self.loads.load(Ordering::Relaxed);
         let Some(peer) =
+            // Every second load or so, so that both processes read what the other wrote.
             self.peer.as_ref().filter(|_| 2 * self.peer_loads.load(Ordering::Relaxed) <= all)
         else {
             return Ok(false);
@@ -279,9 +292,11 @@ impl Replay<'_> {
             match result {
                 Ok(Loaded::Hit { .. }) => {
                     let bytes = op.into.first().and_then(Lease::as_host).unwrap_or_default();
+                    // A block of another length counts as wrong in the difference too.
                     let missing = self.job.chunk.abs_diff(bytes.len()) as u64;
                     self.wrong.fetch_add(content::wrong(*id, bytes) + missing, Ordering::Relaxed);
                     self.loads.fetch_add(1, Ordering::Relaxed);
+                    // Counts only while every block so far was a hit.
                     good += usize::from(good == i);
                 }
                 Ok(_) => {}
@@ -327,6 +342,7 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
             std::task::Poll::Ready(value) => return value,
+            // An unpark that comes before the park is remembered, so no wake is lost.
             std::task::Poll::Pending => std::thread::park(),
         }
     }

@@ -64,6 +64,7 @@ impl Timed {
 
     /// Makes a call, and counts what it costs the caller.
     fn call<T>(&self, call: impl FnOnce(&dyn Tier) -> T) -> T {
+        // CPU time of this thread: it does not count waiting, and not the tier's own threads.
         let before = thread_cpu_s();
         let answer = call(&*self.inner);
         self.measured.lock().unwrap_or_else(PoisonError::into_inner).calls_cpu_s +=
@@ -116,11 +117,13 @@ impl Tier for Timed {
                         m.hits += 1;
                         m.bytes_loaded += len;
                     }
+                    // Not counted: the caller asks again, and that answer counts.
                     Ok(Loaded::Throttled) => {}
                     Ok(_) => m.misses += 1,
                     Err(e) => m.record_error(e),
                 }
             }
+            // A batch of misses returns at once and would only lower the latencies.
             if m.hits > before {
                 m.load_ms.push(began.elapsed().as_secs_f64() * 1e3);
             }

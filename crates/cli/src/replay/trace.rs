@@ -58,9 +58,13 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 fn standard_input(mut input: impl BufRead, max: usize) -> Result<Trace> {
     let name = "standard input";
     let mut first = Vec::with_capacity(8);
+    // Standard input has no name that shows its form, so its first bytes do. They are put back in
+    // front below.
     let read = input.by_ref().take(8).read_to_end(&mut first);
     read.map_err(|e| BadInput(format!("cannot read {name}: {e}")))?;
     let is_zstd = first.starts_with(&ZSTD_MAGIC);
+    // The counts of a binary trace are small numbers of 32 bits, so some of their bytes are 0. Text
+    // has none.
     let is_binary = first.contains(&0);
     let whole = std::io::Cursor::new(first).chain(input);
     match (is_zstd, is_binary) {
@@ -72,6 +76,7 @@ fn standard_input(mut input: impl BufRead, max: usize) -> Result<Trace> {
 
 fn compressed(file: impl BufRead, max: usize) -> Result<Trace> {
     let mut zstd = zstd::Decoder::with_buffer(file).context("cannot start zstd")?;
+    // 128 MiB at most: the window is allocated by what the file says.
     zstd.window_log_max(27).context("cannot set up zstd")?;
     binary(BufReader::new(zstd), max)
 }
@@ -116,6 +121,7 @@ impl Line {
             id.as_u64()
                 .ok_or_else(|| format!("`hash_ids` holds {id}, which is no number of 0 or more"))
         };
+        // Numbers are kept as 64 bits: hashes use all of them, which a float would not keep.
         let hash_ids = ids.iter().map(id).collect::<Result<_, _>>()?;
         Ok(Line {
             timestamp,
@@ -144,6 +150,7 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
     let mut sessions = Vec::new();
     let mut block_tokens = None;
     for (n, line) in (1..).zip(file.lines()) {
+        // The rest of a long trace is not even read.
         if requests.len() == max {
             break;
         }
@@ -158,6 +165,7 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
         requests.push(parsed.hash_ids);
         times_ms.push(parsed.timestamp as u64);
         sessions.extend(parsed.session);
+        // One size for the whole trace: that of the first line that has one.
         block_tokens = block_tokens.or(parsed.block_tokens);
     }
     if requests.is_empty() {
@@ -166,6 +174,7 @@ fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
         ))
         .into());
     }
+    // All lines or none. Sessions of a part would be attached to the wrong requests.
     let sessions = (sessions.len() == requests.len()).then_some(sessions);
     Ok(Trace {
         requests,
@@ -185,6 +194,7 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
         file.read_exact(&mut bytes).map_err(cut)?;
         Ok(u32::from_le_bytes(bytes))
     };
+    // Nothing is allocated by this number: a file that is no trace may say anything.
     let count = word(&mut file)? as usize;
     let block_tokens = word(&mut file)?;
     if count == 0 {
@@ -231,6 +241,7 @@ pub fn generate(requests: usize, seed: u64) -> Trace {
         if open.len() < 24 {
             open.push(prompts[random.below(8) as usize].clone());
         }
+        // Conversations take turns in random order, so their blocks compete in the cache.
         let at = random.below(open.len() as u64) as usize;
         open[at].extend(fresh(1 + random.below(6)));
         all.push(open[at].clone());
@@ -273,11 +284,13 @@ impl Random {
 
     /// Between 0 and 1, never 0.
     pub fn unit(&mut self) -> f64 {
+        // Never 0, whose logarithm the distributions below could not use.
         (self.next() + 1) as f64 / ((1u64 << 31) + 1) as f64
     }
 
     /// Normal with mean 0 and deviation 1.
     pub fn normal(&mut self) -> f64 {
+        // Box and Muller's method.
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 

@@ -58,6 +58,8 @@ impl WorkDir {
                     TierSpec::Gds(spec) => &mut spec.file,
                     _ => continue,
                 };
+                // The flag allows what the configuration may forbid: a smaller cap than the
+                // directory had.
                 file.shrink |= args.shrink;
                 if file.layout.is_some_and(Layout::has_headers) {
                     // The blocks are no tensors of the configuration's model: rows of bytes, as

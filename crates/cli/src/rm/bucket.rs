@@ -16,6 +16,7 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
     let asking = Asking {
         at_once: pace.workers(Asking::default().at_once)?,
         lines: pace.progress,
+        // The order of use is not needed to choose.
         uses: false,
     };
     let pace = pace.checked(1)?;
@@ -29,6 +30,7 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
     let remove = |batch: &&[BucketChunk]| {
         let names: Vec<&str> = batch.iter().map(|chunk| chunk.name.as_str()).collect();
         let refused = bucket.runtime.block_on(bucket.client.delete_many(&names)).map_err(failed)?;
+        // A request of many deletions may fail in part.
         let removed = (names.len() - refused.len()) as u64;
         let gone = gone.fetch_add(removed, Ordering::Relaxed) + removed;
         match refused.first() {
@@ -56,6 +58,7 @@ fn batches<'a>(chunks: &'a [BucketChunk], pace: &Pace) -> Vec<&'a [BucketChunk]>
             bytes = bytes.saturating_add(chunk.bytes);
             bytes <= bytes_max
         };
+        // At least one: a single chunk may be larger than the limit.
         let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
         let (batch, behind) = rest.split_at(count);
         batches.push(batch);

@@ -23,6 +23,8 @@ impl Blocks {
         for request in &trace.requests {
             for id in request {
                 let next = numbers.len() as u32;
+                // Ids of traces are hashes. Small numbers make the tables of the simulation plain
+                // vectors.
                 all.push(*numbers.entry(*id).or_insert(next));
             }
             ends.push(all.len());
@@ -55,6 +57,7 @@ impl Blocks {
     /// When it came. Where the trace does not say, one millisecond after the one before.
     pub fn time_ms(&self, request: usize) -> u64 {
         match self.times_ms.last() {
+            // A trace without times: one request a millisecond.
             Some(0) | None => request as u64,
             Some(_) => self.times_ms[request],
         }
@@ -74,9 +77,12 @@ impl Blocks {
         for request in 0..self.requests() {
             let chain = self.chain(request);
             let known =
+                // Only a prefix that was seen before: an engine can continue nothing else.
                 chain.iter().take_while(|block| last_user[**block as usize].is_some()).count();
             let before =
                 known.checked_sub(1).and_then(|deepest| last_user[chain[deepest] as usize]);
+            // It continues a request if it repeats at least half of it. A shared system prompt
+            // alone is less.
             match before.filter(|before| 2 * known >= self.chain(*before).len()) {
                 Some(before) => sessions.push(sessions[before]),
                 None => {
@@ -84,6 +90,7 @@ impl Blocks {
                     next += 1;
                 }
             }
+            // The latest request with a block is the one that a conversation goes on from.
             chain.iter().for_each(|block| last_user[*block as usize] = Some(request));
         }
         sessions

@@ -63,6 +63,7 @@ pub fn run(blocks: &Blocks, kind: PolicyKind, tier: SimTier, hints: &Hints) -> H
     };
     let mut hits = Hits::default();
     for request in 0..blocks.requests() {
+        // The trace's own time: policies that learn pauses see those of the trace.
         cache.policy.set_time(blocks.time_ms(request));
         cache.request(blocks.chain(request), &mut hits);
         if let Some(hint) = hints.of(request) {
@@ -94,12 +95,16 @@ impl Cache {
         if !self.tier.chain_known {
             self.policy.touch_chain(&held);
         }
+        // As an engine holds what it reads: what the request saves must not evict its own prefix.
         held.iter().for_each(|slot| self.policy.pin(*slot));
+        // The misses are computed and saved, each behind its predecessor.
         self.save(chain, prefix);
         if self.tier.chain_known {
             let there = self.slots(chain);
             self.policy.touch_request(&there, chain.len() - there.len());
         }
+        // The last blocks of a chain first: policies that keep the order of unpins then evict them
+        // before their parents.
         held.iter().rev().for_each(|slot| self.policy.unpin(*slot));
     }
 
@@ -116,11 +121,13 @@ impl Cache {
                 continue;
             }
             if self.len >= self.tier.capacity && !self.make_space(parent) {
+                // What follows a block that was not kept could not be used either.
                 self.shed(&chain[depth as usize..]);
                 return;
             }
             let slot = self.fill(*block);
             let entry = SlotInfo::new(slot, 1).with_tag(u64::from(*block) + 1);
+            // Without chains a policy sees single blocks, as most caches do.
             let (known, at) = if self.tier.chain_known { (parent, depth) } else { (None, 0) };
             self.policy.insert(entry.with_chain(known, at));
             parent = Some(slot);
@@ -146,13 +153,16 @@ impl Cache {
     /// Gives up a batch, at least one; `false` if nothing can go, or should for a block after
     /// `parent`.
     fn make_space(&mut self, parent: Option<u32>) -> bool {
+        // From the high mark on a batch is evicted at once, as the tiers do.
         let wanted = (self.len + 1 - self.tier.mark.min(self.tier.capacity))
             .clamp(1, self.tier.batch.max(1));
         for done in 0..wanted {
+            // Everything is pinned. One free slot is enough for this block.
             let Some(slot) = self.policy.victim_for(parent) else { return done > 0 };
             let block = std::mem::replace(&mut self.block_of[slot as usize], NOWHERE);
             self.slot_of[block as usize] = NOWHERE;
             self.policy.begin_evict(slot);
+            // The tag outlives the slot: policies with ghost lists recognize the block by it.
             self.policy.evict(slot, u64::from(block) + 1);
             self.vacant.push(slot);
             self.len -= 1;

@@ -30,6 +30,7 @@ impl Hints {
         let mut random = Random::new(seed);
         let mut returns: Vec<Option<u64>> = vec![None; blocks.requests()];
         let mut next = std::collections::HashMap::new();
+        // From the end, so that the map has the next request of each session.
         for request in (0..blocks.requests()).rev() {
             let now = blocks.time_ms(request);
             returns[request] =
@@ -37,11 +38,15 @@ impl Hints {
         }
         if given == Given::Wrong {
             for last in (1..returns.len()).rev() {
+                // A shuffle: wrong hints with the right distribution.
                 returns.swap(last, random.below(last as u64 + 1) as usize);
             }
         }
         let mut hint = |ms: &Option<u64>| {
+            // Engines can only guess when a session returns. The noise is log-normal, a factor of e
+            // in either direction.
             let noise = random.normal().exp();
+            // Drawn for every request, so that the other numbers do not depend on it.
             let said = given != Given::Half || random.below(2) == 0;
             let hint = match ms {
                 Some(ms) => {

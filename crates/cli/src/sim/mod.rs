@@ -117,6 +117,7 @@ pub fn run(args: &SimArgs) -> Result<()> {
         )
         .into());
     }
+    // All arguments are checked before: a trace can take long to read.
     let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
     let blocks = Blocks::of(&trace);
     let sizes = sizes(&args.sizes, blocks.distinct())?;
@@ -151,6 +152,8 @@ fn simulate(
     let mut cells = Vec::new();
     for row in rows {
         for size in sizes {
+            // A cell can take minutes; the table of the finished cells would be wrong without the
+            // rest.
             if crate::interrupt::asked() {
                 return Err(crate::interrupt::Interrupted.into());
             }
@@ -158,6 +161,7 @@ fn simulate(
             let hits = match *row {
                 SimRow::Optimum => optimum::run(blocks, size.blocks),
                 SimRow::Policy { kind, chain_known } => {
+                    // Shares of a small cache may round to nothing.
                     let of = |share: f64| ((size.blocks as f64 * share) as usize).max(1);
                     let tier = SimTier {
                         capacity: size.blocks,
@@ -177,6 +181,8 @@ fn simulate(
 }
 
 fn rows(text: &str) -> Result<Vec<SimRow>, BadInput> {
+    // The default policy once more without knowledge of chains, which shows what that knowledge is
+    // worth.
     let unchained = SimRow::Policy { kind: PolicyKind::Default, chain_known: false };
     if text.eq_ignore_ascii_case("all") {
         let mut rows =
@@ -210,6 +216,7 @@ fn sizes(text: &str, distinct: usize) -> Result<Vec<CacheSize>, BadInput> {
             }
             None => text.parse().ok(),
         };
+        // Blocks are numbered with 32 bits in the simulation.
         let blocks = blocks.filter(|blocks| (1..=u32::MAX as usize / 2).contains(blocks));
         let blocks = blocks.ok_or_else(|| {
             BadInput(format!(

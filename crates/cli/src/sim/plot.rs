@@ -46,8 +46,10 @@ impl Axis {
 
 /// Draws the cells, whose rows lie one after another.
 pub fn svg(title: &str, cells: &[Cell]) -> String {
+    // Cells are in the order of rows, and all rows have the same sizes.
     let columns = cells.iter().take_while(|cell| cell.row == cells[0].row).count();
     let top = cells.iter().map(|cell| cell.hits.prefix_ratio()).fold(0.01, f64::max);
+    // Up to the next tenth, where there is a line of the grid.
     let top = (top * 10.0).ceil() / 10.0;
     let axis = Axis::of(cells);
     let y = |ratio: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - ratio / top);
@@ -66,6 +68,7 @@ pub fn svg(title: &str, cells: &[Cell]) -> String {
         curve(&mut svg, name, color, &points);
         let largest = row.iter().max_by_key(|cell| cell.size.blocks);
         let last = largest.map_or(0.0, |cell| cell.hits.prefix_ratio());
+        // Twice: the first is moved to make place, the last remains the end of the curve.
         names.push((y(last), color, format!("{name} {:.1} %", 100.0 * last), y(last)));
     }
     spread(&mut names);
@@ -111,6 +114,7 @@ fn ticks(svg: &mut String, axis: &Axis, row: &[Cell]) {
     sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut free = f64::NEG_INFINITY;
     for (x, size) in sizes {
+        // A label that would overlap the one before is left out; its points are drawn all the same.
         if x >= free {
             text(svg, Point { x, y: HEIGHT - BOTTOM + 20.0 }, "middle", "#333", size);
             free = x + TICK;
@@ -156,6 +160,7 @@ struct Point {
 
 fn text(svg: &mut String, at: Point, anchor: &str, color: &str, words: &str) {
     let Point { x, y } = at;
+    // The name of a trace is the user's and may contain markup.
     let words = words.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(
         svg,
@@ -168,6 +173,7 @@ fn text(svg: &mut String, at: Point, anchor: &str, color: &str, words: &str) {
 fn spread<T, U, V>(names: &mut [(f64, T, U, V)]) {
     names.sort_by(|a, b| a.0.total_cmp(&b.0));
     for at in 1..names.len() {
+        // Downwards first. What then leaves the picture is pushed up again from below.
         names[at].0 = names[at].0.max(names[at - 1].0 + LINE);
     }
     let mut floor = HEIGHT - 10.0;

@@ -84,6 +84,7 @@ fn prefix_of(cells: &[Cell], name: &str, size: &str) -> Option<f64> {
 
 /// What a cell gains over LRU, and the most that it could.
 fn gain(cells: &[Cell], cell: &Cell) -> Option<(f64, f64)> {
+    // Only where both ends of the gap were simulated.
     let lru = prefix_of(cells, "lru", &cell.size.text)?;
     Some((cell.hits.prefix_ratio() - lru, prefix_of(cells, OPTIMUM, &cell.size.text)? - lru))
 }
@@ -94,6 +95,7 @@ fn gap_closed(cells: &[Cell], cell: &Cell) -> Option<f64> {
 
 fn closed_in_total(cells: &[Cell], row: &[Cell]) -> Option<f64> {
     let gains: Vec<(f64, f64)> = row.iter().map(|cell| gain(cells, cell)).collect::<Option<_>>()?;
+    // Sums before the division: sizes with a tiny gap would dominate a mean of shares.
     let all: f64 = gains.iter().map(|(_, all)| all).sum();
     (all > 0.0).then(|| gains.iter().map(|(gained, _)| gained).sum::<f64>() / all)
 }

@@ -59,6 +59,7 @@ fn rest<'a>(bucket: &Bucket, chunk: &'a BucketChunk) -> &'a str {
 /// One chunk; `None` where it is gone meanwhile.
 fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>>> {
     let len = usize::try_from(chunk.bytes)?;
+    // No chunk is empty, and a lease of no bytes cannot be read into.
     if len == 0 {
         return Ok(Some(Err(Damage::Length)));
     }
@@ -69,6 +70,8 @@ fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>
         .map_err(failed)?;
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;
+    // An object that grew since the listing is longer than the lease; the check reports its length
+    // as damage.
     let held = usize::try_from(object.len())?.min(bytes.len());
     Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held])))
 }

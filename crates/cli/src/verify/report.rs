@@ -39,6 +39,7 @@ impl VerifyResults {
     /// In order of names, when all threads have ended.
     pub fn finished(found: Mutex<VerifyResults>) -> Self {
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Workers find them in any order; the report is the same in every run.
         found.damaged.sort_unstable();
         found
     }

@@ -154,6 +154,7 @@ pub fn empty_batches_are_answered(make: &dyn Fn() -> Fixture) {
 pub fn lookup_answers_each_key(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys([0, 2, 3]), LEN);
+    // Two gaps: a tier that stops at the first miss is found out.
     let found = f.lookup(&f.keys(0..5), Mode::Each);
     assert_eq!(found, [HERE, Presence::Miss, HERE, HERE, Presence::Miss]);
 }

@@ -65,6 +65,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
         "listen",
         "close",
     ];
+    // In order and complete: a decorator may neither leave out a call nor make one of its own.
     assert_eq!(*inner.calls(), expected);
 }
 

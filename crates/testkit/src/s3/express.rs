@@ -66,6 +66,7 @@ impl Sessions {
         if request.header("x-amz-s3session-token") != Some(&session.token) {
             return Err(Response::error(400, "InvalidToken"));
         }
+        // By the server's clock, which a test may have moved.
         if now >= session.ends {
             return Err(Response::error(403, "ExpiredToken"));
         }

@@ -61,8 +61,10 @@ pub struct Need {
 impl Need {
     pub fn of(plan: &Plan, size: usize, concurrency: usize) -> Self {
         let count = ((plan.gb * 1e9 / size as f64).ceil() as u64).max(1);
+        // The payload is padded to a page, and the footer takes one more.
         let file = (size as u64).next_multiple_of(4096) + 4096;
         // The tier keeps below a high mark of its cap.
+        // Space for what is in flight too, or the tier would evict before the directory is full.
         let full = (count + concurrency as u64).saturating_mul(file).saturating_mul(104) / 100;
         let (capacity, bytes) = match plan.case {
             Case::Fresh => (
@@ -117,6 +119,7 @@ pub struct Stage {
 impl Stage {
     pub fn new(plan: &Plan, size: usize, concurrency: usize) -> Result<Self> {
         let Need { count, file, capacity, .. } = Need::of(plan, size, concurrency);
+        // A get must find what it asks for: only chunks that are surely still there.
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
         // A directory of its own: the bench's cap must not evict chunks of a cache in the same place.
         let scratch =
@@ -170,9 +173,11 @@ impl Stage {
 
     fn cell(&self, op: ChunkOp) -> Result<Value> {
         if op.is_put() {
+            // Every put begins with the directory of its case: empty, or full of old chunks.
             self.clear()?;
             self.fill()?;
         }
+        // Threads, rings and pages exist before the clock starts.
         self.warm_up(op)?;
         let before = self.tier.status();
         let began = std::time::Instant::now();
@@ -230,6 +235,7 @@ impl Stage {
             ChunkOp::Put | ChunkOp::PutSummed => self.count..self.count + self.warm_up,
         };
         op.run(&self.tier, &self.memory, self.plan(range.clone()), |n| self.key(n))?;
+        // Or the measured puts would find them present.
         if op.is_put() { self.remove(range) } else { Ok(()) }
     }
 

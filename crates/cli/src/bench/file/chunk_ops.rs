@@ -99,6 +99,7 @@ pub fn put(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result
         bytes[..n].copy_from_slice(&key.digest().as_bytes()[..n]);
     });
     lease.assume_filled(lease.len());
+    // The lease has a page more than most chunks; see the churning case.
     let (ms, view) = save(tier, key, lease.freeze().slice(0..size))?;
     give_view(memory, view);
     Ok(ms)
@@ -124,6 +125,7 @@ fn get(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64
     let done = tier.load(&context(), vec![Load { key, into: vec![lease] }]).wait();
     let ms = began.elapsed().as_secs_f64() * 1e3;
     let done = done.into_iter().next().context("a get was not answered")?;
+    // Before the result is judged: a failed get must not shrink the ring.
     done.op.into.into_iter().for_each(|lease| memory.give(lease));
     match done.result {
         Ok(Loaded::Hit { len }) if len == size as u64 => Ok(ms),
@@ -134,9 +136,11 @@ fn get(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64
 
 fn sum(memory: &LeaseRing, size: usize) -> Result<f64> {
     let mut lease = memory.take()?;
+    // The bytes do not matter, only their number; the arena's memory is always initialised.
     lease.assume_filled(lease.len());
     let bytes = lease.as_host().context("host memory")?;
     let began = Instant::now();
+    // Or the compiler would leave out a sum that is not used.
     std::hint::black_box(BlockSums::from_bytes(&bytes[..size]));
     let ms = began.elapsed().as_secs_f64() * 1e3;
     memory.give(lease);
@@ -163,6 +167,8 @@ pub fn each(
     let times = Mutex::new(Vec::new());
     let thread = || -> Result<()> {
         loop {
+            // Threads take the next number when they are free, so one slow chunk does not hold up
+            // others.
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= range.end {
                 return Ok(());
