@@ -528,13 +528,13 @@ fn many_unknown_keys_are_answered_by_one_list() {
         config.fresh_miss_max = Duration::from_secs(5);
         config
     });
-    let keys: Arc<[_]> = (0..100).map(|n| world.suite.key(n)).collect();
+    let keys: Arc<[_]> = (0..400).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys[..50], 1000);
     let other = World::over(Arc::clone(&world.server), |mut config| {
         config.fresh_miss_max = Duration::from_secs(5);
         config
     });
-    let more: Arc<[_]> = (0..100).map(|n| other.suite.key(n)).collect();
+    let more: Arc<[_]> = (0..400).map(|n| other.suite.key(n)).collect();
     other.delete(&other.name(&more[0]));
     world.suite.store(&keys[50..60], 1000);
     let (found, asked) = other.asked(|| other.suite.lookup(&more, Mode::Each));

@@ -135,7 +135,7 @@ fn a_key_that_is_not_there_is_asked_for_once_in_the_time_that_a_miss_is_believed
     eight(&few);
     assert_eq!((heads(&server), world.count("heads"), world.count("listed_lookups")), (6, 6, 0));
     // Many keys in a small bucket are looked up by one listing.
-    let many: Arc<[Key]> = (100..140).map(|n| world.suite.key(n)).collect();
+    let many: Arc<[Key]> = (100..300).map(|n| world.suite.key(n)).collect();
     server.script(
         Rule::next(Fault::Stall(Duration::from_millis(300)))
             .method("GET")

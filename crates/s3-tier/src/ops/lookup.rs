@@ -21,8 +21,11 @@ use crate::state::shared::{FoundObject, Shared};
 const HEADS_MAX: usize = 32;
 /// Keys on a page of a listing.
 const PAGE_KEYS: usize = 1000;
-/// The cost of a page of a listing, in HEADs.
-const PAGE_COST: usize = 8;
+/// The time of a page of a listing, in HEADs: the store reads a thousand keys for it.
+const PAGE_TIME: usize = 4;
+/// The price of a page of a listing, in HEADs: S3 asks $0.005 for 1,000 LISTs and $0.0004 for 1,000
+/// HEADs.
+const PAGE_PRICE: usize = 13;
 
 /// Answers from fresh entries; `None` if the bucket must be asked.
 pub fn from_memory(
@@ -84,7 +87,7 @@ pub struct Answers {
     pub error: Option<Error>,
 }
 
-/// Asks with one listing if that is cheaper, else with a HEAD for each key that is not fresh.
+/// Asks with one listing if that is better, else with a HEAD for each key that is not fresh.
 pub async fn ask(
     shared: &Arc<Shared>,
     keys: &[Key],
@@ -98,37 +101,43 @@ pub async fn ask(
     };
     let mut error = None;
     let mut found = vec![Presence::Unknown; keys.len()];
-    // Window by window: a prefix lookup wastes at most one window of HEADs behind its end.
-    for first in (0..keys.len()).step_by(HEADS_MAX) {
-        let window = first..keys.len().min(first + HEADS_MAX);
-        let mut heads = JoinSet::new();
-        for at in window.clone() {
-            let listed = || listed.get(keys[at].digest()).copied();
-            match shared.known(keys[at].digest()).or_else(listed) {
-                Some(len) => found[at] = presence_of(len),
+    let mut heads = JoinSet::new();
+    let mut next = 0;
+    // Where the lookup stops: behind the first key of a prefix that is no hit.
+    let mut end = keys.len();
+    loop {
+        // A HEAD that ends makes place for the next one, so that one slow HEAD keeps no other key
+        // from its answer.
+        while next < end && heads.len() < HEADS_MAX {
+            let (at, key) = (next, &keys[next]);
+            next += 1;
+            let listed = || listed.get(key.digest()).copied();
+            match shared.known(key.digest()).or_else(listed) {
+                Some(len) => {
+                    found[at] = presence_of(len);
+                    end = end_after(mode, end, at, found[at]);
+                }
                 None => {
-                    let shared = Arc::clone(shared);
-                    let key = keys[at].clone();
+                    let (shared, key) = (Arc::clone(shared), key.clone());
                     heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
                 }
             }
-            if mode == Mode::Prefix && found[at] == Presence::Miss {
-                break;
-            }
         }
-        while let Some(done) = heads.join_next().await {
-            // A task that panicked leaves its key unknown.
-            let Ok((at, presence)) = done else { continue };
-            match presence {
-                Ok(presence) => found[at] = presence,
-                Err(e) => error = error.or(Some(e)),
-            }
+        let Some(done) = heads.join_next().await else { break };
+        // A task that panicked leaves its key unknown.
+        let Ok((at, presence)) = done else { continue };
+        match presence {
+            Ok(presence) => found[at] = presence,
+            Err(e) => error = error.or(Some(e)),
         }
-        if mode == Mode::Prefix && found[window].iter().any(|presence| !presence.is_hit()) {
-            break;
-        }
+        end = end_after(mode, end, at, found[at]);
     }
     Ok(Answers { found, error })
+}
+
+/// Where a lookup stops that stopped at `end` before it had the answer for the key `at`.
+fn end_after(mode: Mode, end: usize, at: usize, presence: Presence) -> usize {
+    if mode == Mode::Prefix && !presence.is_hit() { end.min(at + 1) } else { end }
 }
 
 /// Sends a HEAD for one chunk, or waits for that of another lookup. If that one failed, sends its
@@ -226,18 +235,32 @@ async fn head_as(
     Ok(Some(presence_of(hit.then_some(read.len))))
 }
 
-/// Whether a listing costs less than a HEAD for each key that is not fresh.
+/// Whether a listing is better than a HEAD for each key that is not fresh.
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     let catalog = shared.catalog();
     let now_ms = shared.now_ms();
     // The whole tier is listed, whatever is asked for, so the cost follows its size.
     let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
     // Without a cap the size of the bucket is unknown.
-    if shared.capacity_bytes.is_none() || !catalog.is_listed() || keys.len() <= PAGE_COST * pages {
+    if shared.capacity_bytes.is_none()
+        || !catalog.is_listed()
+        || !is_listing_better(keys.len(), pages)
+    {
         return false;
     }
-    keys.iter().filter(|key| catalog.known(key.digest(), now_ms).is_none()).count()
-        > PAGE_COST * pages
+    let unknown = keys.iter().filter(|key| catalog.known(key.digest(), now_ms).is_none()).count();
+    is_listing_better(unknown, pages)
+}
+
+/// Whether `pages`, which come one after the other, take no longer than `heads`, which run
+/// [`HEADS_MAX`] at a time, and cost less.
+fn is_listing_better(heads: usize, pages: usize) -> bool {
+    pages <= pages_max(heads) && pages * PAGE_PRICE < heads
+}
+
+/// The most pages that take no longer than `heads`.
+fn pages_max(heads: usize) -> usize {
+    heads.div_ceil(HEADS_MAX) / PAGE_TIME
 }
 
 /// Finds with one listing which of the keys exist, and their lengths.
@@ -267,8 +290,8 @@ async fn list(
     let client = shared.client.until(deadline);
     let mut next: Option<String> = None;
     let mut answers = HashMap::new();
-    // No more pages than HEADs would have cost.
-    for _page in 0..=keys.len() / PAGE_COST {
+    // One more than expected: other nodes may have stored since the bucket was counted.
+    for _page in 0..=pages_max(keys.len()) {
         let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         let page = client
             .list(&what, next.as_deref())
@@ -321,4 +344,21 @@ fn hold(
         held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
     let id = held.id.map(|id| HoldId(id.as_u64()));
     Ok(found.with_hold(id, keys, &held.gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_chosen_where_it_is_no_slower_and_cheaper() {
+        // A page takes as long as four HEADs, of which 32 run at a time.
+        assert!(!is_listing_better(96, 1), "the HEADs end first");
+        assert!(is_listing_better(97, 1));
+        assert!(is_listing_better(1024, 8) && !is_listing_better(1024, 9));
+        // A hundred pages, one after the other, for a batch that HEADs answer in 32 rounds.
+        assert!(!is_listing_better(1024, 100));
+        let bought = |pages| (1..).find(|heads| is_listing_better(*heads, pages));
+        assert!((1..100).all(|pages| bought(pages) > Some(pages * PAGE_PRICE)));
+    }
 }
