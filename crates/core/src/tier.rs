@@ -187,7 +187,8 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
 
     /// Finds which of `keys` are in the tier from what it has in memory, at once: without a request
     /// and without waiting. `Unknown` where the medium must be asked, as [`lookup`](Tier::lookup)
-    /// does. On a shared medium a hit may be outdated; its load is then a miss.
+    /// does. On a shared medium a hit may be outdated, and its load is then a miss; a miss may be
+    /// outdated by half a second.
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
         vec![Presence::Unknown; keys.len()]
     }

@@ -212,9 +212,11 @@ impl<M: Mover> Tier for Disk<M> {
         let foreign = self.shared.data_dir.foreign();
         let known =
             |key: &Key| self.shared.known_len(key.digest()).map(|len| Presence::Hit { len });
-        // Of what is in the index the change log could only say that it is gone, which its load
-        // shows too. It is read for keys that are absent: a peer may have stored them.
-        let mut is_complete = None;
+        // The change log is not read here: that may wait for the file system, or for a thread that
+        // reads it. Another thread follows it, so that chunks of peers are found a little later.
+        self.shared.freshness.want();
+        let is_complete =
+            !self.shared.asks_names() && self.shared.freshness.is_recent(self.shared.now_ms());
         let presence = |key: &Key| {
             if let Some(hit) = known(key) {
                 return hit;
@@ -224,12 +226,7 @@ impl<M: Mover> Tier for Disk<M> {
             if foreign.is_some_and(|foreign| foreign.refusal(key).is_some()) {
                 return Presence::Miss;
             }
-            let absent = match *is_complete.get_or_insert_with(|| self.shared.follow_few_changes())
-            {
-                true => Presence::Miss,
-                false => Presence::Unknown,
-            };
-            known(key).unwrap_or(absent)
+            if is_complete { Presence::Miss } else { Presence::Unknown }
         };
         keys.iter().map(presence).collect()
     }

@@ -23,6 +23,7 @@ mod evict;
 mod file_system_probe;
 mod find_unindexed;
 pub mod footer;
+mod freshness;
 mod full_device_status;
 mod history;
 pub mod inspect;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::data_dir::{StagingDir, live_names};
+use crate::freshness::FOLLOW_EVERY;
 use crate::history::{self, Reader};
 use crate::leadership::Leadership;
 use crate::mover::Mover;
@@ -46,7 +47,14 @@ impl Maintenance {
             while !last {
                 let due = tasks.shared.clock.now() + tasks.tick;
                 while !*stopped && tasks.shared.clock.now() < due {
-                    stopped = tasks.shared.clock.wait_until(wake, stopped, due);
+                    let soon = due.min(tasks.shared.clock.now() + FOLLOW_EVERY);
+                    stopped = tasks.shared.clock.wait_until(wake, stopped, soon);
+                    // Between the rounds as well, where lookups in memory depend on it.
+                    if !*stopped && tasks.shared.freshness.is_wanted() {
+                        drop(stopped);
+                        tasks.shared.follow_for_lookups();
+                        stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
+                    }
                 }
                 last = *stopped;
                 // Not held during a round, so that `close` can request the stop at any time.

@@ -36,6 +36,14 @@ impl<M: Mover> Shared<M> {
         !self.asks_names() && self.follow_up_to(INLINE_BYTES_MAX).is_complete
     }
 
+    /// Follows the change log for [lookups in memory](crate::freshness). On a network mount that is
+    /// left to the rounds: it is slow there, and absent keys are asked for by name anyway.
+    pub fn follow_for_lookups(&self) {
+        if !self.asks_names() {
+            self.follow_changes();
+        }
+    }
+
     /// Appends to the change log that a chunk was published or deleted. Foreign layouts have no such
     /// log.
     pub fn append_change(&self, record: Record) {
@@ -54,6 +62,8 @@ impl<M: Mover> Shared<M> {
         if self.data_dir.foreign().is_some() {
             return FollowOutcome::default();
         }
+        // Before the log is read: what is appended meanwhile may be missed.
+        let began_ms = self.now_ms();
         let followed = self.changes.follow(bytes_max, |record| self.follow(record));
         let begins_to_fail = self.changes.begins_to_fail(followed.is_err());
         match followed {
@@ -62,6 +72,9 @@ impl<M: Mover> Shared<M> {
                     self.listeners.notify();
                 }
                 let is_complete = !followed.is_more && !self.changes.has_missed();
+                if is_complete {
+                    self.freshness.agreed(began_ms);
+                }
                 FollowOutcome { records: followed.records, is_complete }
             }
             Err(e) => {

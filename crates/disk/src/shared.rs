@@ -15,6 +15,7 @@ use crate::chunk_table::ChunkTable;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, kind_of};
+use crate::freshness::Freshness;
 use crate::history::Journal;
 use crate::known_lengths::KnownLengths;
 use crate::last_fault::LastFault;
@@ -62,6 +63,8 @@ pub struct Shared<M> {
     pub geometry: Geometry,
     /// Lengths under which chunks of peers are looked for.
     pub lengths: KnownLengths,
+    /// How old the index is, for lookups that may not wait.
+    pub freshness: Freshness,
     /// One lock for those that create `.kvtier` again.
     pub recreation: RecreateState,
 
@@ -140,6 +143,7 @@ impl<M: Mover> Shared<M> {
             tenants,
             geometry,
             lengths: KnownLengths::default(),
+            freshness: Freshness::default(),
             recreation,
             counters: Counters::default(),
             last_fault: LastFault::default(),

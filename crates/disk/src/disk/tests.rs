@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 
 use kvtier_core::{ManualClock, Namespace};
 use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
+use crate::freshness::{AGE_MAX, FOLLOW_EVERY};
 use crate::inspect::{Directory, NewChunk};
 use crate::ledger::Ledger;
 use crate::mover::{Finish, Refused, Transfer};
@@ -117,16 +119,62 @@ fn a_chunk_that_was_evicted_since_the_listing_is_not_entered_again() {
 }
 
 #[test]
-fn a_lookup_in_memory_reads_the_change_log_for_absent_keys_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let disk = open(dir.path());
-    write(dir.path(), &key(1));
+fn a_lookup_in_memory_finds_what_others_stored_a_little_later() {
+    let (time, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    let disk = open_on(&time, dir.path());
     let there = Presence::Hit { len: LEN as u64 };
-    assert_eq!(disk.lookup_in_memory(&[key(1)]), [there]);
-    write(dir.path(), &key(2));
-    assert_eq!(disk.lookup_in_memory(&[key(1)]), [there]);
-    assert_eq!(disk.shared.known_len(key(2).digest()), None, "a hit read the log");
-    assert_eq!(disk.lookup_in_memory(&[key(1), key(2), key(3)]), [there, there, Presence::Miss]);
+    assert_eq!(disk.lookup_in_memory(&[key(1)]), [Presence::Miss], "listed a moment ago");
+    write(dir.path(), &key(1));
+    assert_eq!(disk.lookup_in_memory(&[key(1)]), [Presence::Miss], "it read the log itself");
+    // Sooner than the next round of maintenance, which comes after a second.
+    time.advance(FOLLOW_EVERY);
+    let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    while disk.lookup_in_memory(&[key(1)]) != [there] {
+        assert!(std::time::Instant::now() < late, "the log is not read");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // However long nothing happens, an absent key is a miss at once.
+    in_time(&time, "the log is followed", || disk.shared.now_ms() > 5000);
+    in_time(&time, "an absent key is a miss", || {
+        disk.lookup_in_memory(&[key(2)]) == [Presence::Miss]
+    });
+}
+
+#[test]
+fn a_lookup_in_memory_waits_for_no_reader_of_the_change_log() {
+    let (time, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    let disk = open_on(&time, dir.path());
+    write(dir.path(), &key(1));
+    let (began, has_begun) = sync_channel::<()>(1);
+    let (go, wait) = sync_channel::<()>(1);
+    let (answer, answered) = sync_channel(2);
+    std::thread::scope(|scope| {
+        let disk = &disk;
+        // A reader that stands still with the log locked, as on a device that hangs.
+        scope.spawn(move || {
+            disk.shared.changes.follow(u64::MAX, |_| {
+                let _ = began.try_send(());
+                let _ = wait.recv();
+            })
+        });
+        has_begun.recv().unwrap();
+        let ask = || {
+            let answer = answer.clone();
+            scope.spawn(move || answer.send(disk.lookup_in_memory(&[key(2)])).unwrap());
+            answered.recv_timeout(std::time::Duration::from_secs(60))
+        };
+        let recent = ask();
+        // Nothing says any more whether another process stored it.
+        time.advance(2 * AGE_MAX);
+        let old = ask();
+        // Before the asserts: the scope ends with its threads.
+        drop(go);
+        assert_eq!(recent, Ok(vec![Presence::Miss]), "the lookup waits for the reader");
+        assert_eq!(old, Ok(vec![Presence::Unknown]));
+    });
+    in_time(&time, "the log is followed again", || {
+        disk.lookup_in_memory(&[key(2)]) == [Presence::Miss]
+    });
 }
 
 #[test]
