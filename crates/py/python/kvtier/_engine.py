@@ -13,6 +13,8 @@ SHUTDOWN_GRACE = 60.0
 # How often a drain that does not end is logged, and the least seconds between two log lines about failed jobs.
 DRAIN_LOG_SECONDS = 5.0
 LOG_SECONDS = 1.0
+# The most different causes that are logged once each.
+CAUSES_MAX = 64
 
 
 def check_params(where: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
@@ -50,12 +52,15 @@ class Core:
             self.native = _native.EngineTiers({"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds)
         except (ValueError, OSError) as e:
             raise type(e)(f"{where}: {e}") from e
-        self.tiers = self.native.tiers()
+        # For status and metrics, until `close`.
+        self.tiers: Optional[_native.Tiers] = self.native.tiers()
+        self.name = self.tiers.name
         self.timeout_seconds = timeout_seconds
         self._region: Optional[_native.Region] = None
         self._is_closed = False
         self._last_log = 0.0
         self._suppressed = 0
+        self._logged: set[str] = set()
 
     def register(self, memory: Any) -> None:
         """Registers the memory of all jobs, which stays exported until ``close``."""
@@ -74,6 +79,12 @@ class Core:
         self._suppressed = 0
         _log.write(logging.WARNING, "%s: %s%s", what, ": ".join(error) if error else "chunks are missing", more)
 
+    def log_once(self, text: str) -> None:
+        """Logs a warning the first time. Later ones show in a counter."""
+        if text not in self._logged and len(self._logged) < CAUSES_MAX:
+            self._logged.add(text)
+            _log.write(logging.WARNING, "%s", text)
+
     def drain(self) -> None:
         """Waits until every job ended and no medium uses the memory."""
         while not self.native.drain(DRAIN_LOG_SECONDS):
@@ -89,7 +100,10 @@ class Core:
         seconds = self.timeout_seconds + SHUTDOWN_GRACE
         if not self.native.drain(seconds):
             raise TimeoutError(f"kvtier: after {seconds:.0f} s a medium still uses memory of a job; the memory stays registered")
-        self.native.close()
+        # The tiers end with their last holder.
+        self.tiers = None
+        if not self.native.close():
+            _log.write(logging.WARNING, "a medium does not answer: its threads end when it does")
         if self._region is not None:
             self._region.release()
         self._is_closed = True

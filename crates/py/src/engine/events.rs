@@ -12,6 +12,8 @@ use kvtier::core::{Digest, Event, Listener};
 /// And the most events that wait to be taken; older events are dropped and counted.
 const NAMES_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 1 << 16;
+/// The most events of one call: the engine's scheduler makes an object of each, in its own thread.
+const TAKEN_MAX: usize = 2048;
 
 /// A chunk that was stored or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +52,23 @@ impl EventLog {
         self.lock().insert(digest, name, true);
     }
 
-    /// The events since the last call, in their order, and how many were dropped.
+    /// A save found the chunk in the tier already. That is an event too, as it is in vLLM's own
+    /// tiers: who missed the first one learns of the chunk now. `is_there` asks the tier again.
+    pub fn present(&self, digest: &Digest, is_there: impl FnOnce() -> bool) {
+        let mut log = self.lock();
+        // Under the lock: a removal that the tier reports from now on comes after this event. One
+        // that was reported since the save makes the answer `false`, and there is no event.
+        if is_there() {
+            log.stored(digest);
+        }
+    }
+
+    /// The oldest events, in their order, and how many were dropped. Further ones are left to the
+    /// next call.
     pub fn take(&self) -> (Vec<ChunkEvent>, u64) {
         let mut log = self.lock();
-        (std::mem::take(&mut log.events).into(), std::mem::take(&mut log.dropped))
+        let taken = log.events.len().min(TAKEN_MAX);
+        (log.events.drain(..taken).collect(), std::mem::take(&mut log.dropped))
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {

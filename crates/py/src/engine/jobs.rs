@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Chain, Class, Ctx, Digest, ErrorKind, Hint, Key, Load, Loaded, Save, Saved, ShedReason, TierExt,
+    Chain, Class, Ctx, Digest, Error, ErrorKind, Hint, Key, Load, Loaded, MissReason, Save, Saved,
+    ShedReason, TierExt,
 };
 use kvtier::{Lease, View};
 
@@ -61,6 +62,84 @@ pub struct JobEnd {
     pub digests: Vec<Option<Digest>>,
     /// The places of saves that failed without a decision of the tier: their chunks may appear later.
     pub failed_saves: Vec<usize>,
+    /// The keys of saves whose chunks were there already.
+    pub present: Vec<Key>,
+    /// What became of the chunks of a load.
+    pub loads: LoadCounts,
+}
+
+/// What became of the chunks that the engine wanted to load. Each chunk counts once, so that hits and
+/// misses together are all of them, whichever tiers were asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadCounts {
+    pub hits: u64,
+    /// Misses by their reason.
+    pub absent: u64,
+    pub corrupt: u64,
+    pub length: u64,
+    pub unverified: u64,
+    pub slow: u64,
+    /// The deadline passed.
+    pub late: u64,
+    /// The medium or the tier answered with another error.
+    pub failed: u64,
+    /// The key or the memory is invalid.
+    pub invalid: u64,
+}
+
+impl LoadCounts {
+    fn miss(&mut self, reason: MissReason) {
+        *match reason {
+            MissReason::Corrupt => &mut self.corrupt,
+            MissReason::Length => &mut self.length,
+            MissReason::Unverified => &mut self.unverified,
+            MissReason::Slow => &mut self.slow,
+            _ => &mut self.absent,
+        } += 1;
+    }
+
+    fn error(&mut self, error: &Error) {
+        let is_late = error.kind() == ErrorKind::Timeout;
+        *(if is_late { &mut self.late } else { &mut self.failed }) += 1;
+    }
+
+    /// The misses, by the name of their reason.
+    pub fn misses(&self) -> [(&'static str, u64); 8] {
+        let LoadCounts {
+            hits: _,
+            absent,
+            corrupt,
+            length,
+            unverified,
+            slow,
+            late,
+            failed,
+            invalid,
+        } = *self;
+        [
+            ("absent", absent),
+            ("corrupt", corrupt),
+            ("length", length),
+            ("unverified", unverified),
+            ("slow", slow),
+            ("late", late),
+            ("failed", failed),
+            ("invalid", invalid),
+        ]
+    }
+
+    /// Adds the counts of a job.
+    pub fn add(&mut self, other: &LoadCounts) {
+        self.hits += other.hits;
+        self.absent += other.absent;
+        self.corrupt += other.corrupt;
+        self.length += other.length;
+        self.unverified += other.unverified;
+        self.slow += other.slow;
+        self.late += other.late;
+        self.failed += other.failed;
+        self.invalid += other.invalid;
+    }
 }
 
 /// The last chunk of each run that a request stored, by group and depth: the parents of the next
@@ -148,6 +227,8 @@ impl JobEnd {
             is_load,
             digests,
             failed_saves: Vec::new(),
+            present: Vec::new(),
+            loads: LoadCounts::default(),
         }
     }
 
@@ -180,7 +261,11 @@ pub async fn save(
                 end.bytes += done.op.from.iter().map(|view| view.len() as u64).sum::<u64>();
             }
             // A chunk that the admission policy declines is no failure: later it is a miss.
-            Ok(Saved::Present | Saved::Shed(ShedReason::NotWorth)) => end.done[at] = true,
+            Ok(Saved::Shed(ShedReason::NotWorth)) => end.done[at] = true,
+            Ok(Saved::Present) => {
+                end.done[at] = true;
+                end.present.push(done.op.key);
+            }
             Ok(Saved::Shed(reason)) => {
                 let (kind, text) = shed_error(reason);
                 result.record(kind, text.into());
@@ -214,6 +299,7 @@ pub async fn load(
     chunks: Vec<JobChunk<Lease>>,
 ) -> JobEnd {
     let mut end = JobEnd::new(&start, &chunks, true);
+    end.loads.invalid = (start.len - chunks.len()) as u64;
     let wanted: HashMap<usize, u64> = chunks
         .iter()
         .map(|chunk| (chunk.at, chunk.memory.iter().map(|lease| lease.len() as u64).sum()))
@@ -225,16 +311,24 @@ pub async fn load(
             Ok(Loaded::Hit { len }) if wanted.get(&at) == Some(&len) => {
                 end.done[at] = true;
                 end.bytes += len;
+                end.loads.hits += 1;
             }
             Ok(Loaded::Hit { len }) => {
+                end.loads.length += 1;
                 let text = format!("the chunk {} has {len} bytes", done.op.key.digest());
                 result.record(ErrorKind::Invalid, text);
             }
-            Ok(_) => {}
-            Err(e) => result.record_error(&e),
+            Ok(Loaded::Miss(reason)) => end.loads.miss(reason),
+            Ok(_) => end.loads.failed += 1,
+            Err(e) => {
+                end.loads.error(&e);
+                result.record_error(&e);
+            }
         }
         end.record(result);
     }
+    // The engine gives the rows of an ended job to other chunks at once, so no deadline here: a row
+    // that a medium may still write to must not be one of them.
     start.borrow.returned(&store.return_timer, Duration::MAX).await;
     end.took = start.began.elapsed();
     end

@@ -1,6 +1,6 @@
 //! The keys of an engine's chunks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier::core::{Digest, Key, Namespace};
@@ -19,7 +19,8 @@ pub struct KeySpace {
     model: Arc<str>,
     rank: KvRank,
     chunk_bytes: u64,
-    group_tokens: Vec<u64>,
+    /// Tokens of a chunk by the id of its KV cache group.
+    group_tokens: BTreeMap<u32, u64>,
     layout: Digest,
     tenants: Mutex<HashMap<String, Arc<Namespace>>>,
 }
@@ -31,8 +32,9 @@ pub struct Identity {
     pub model: String,
     /// The rank whose bytes the chunks hold.
     pub rank: i64,
-    /// Tokens of a chunk of each KV cache group.
-    pub group_tokens: Vec<u64>,
+    /// The id of each KV cache group, as the names of its chunks end with it, and the tokens of a
+    /// chunk. Engines offload some of their groups only, so ids have gaps.
+    pub group_tokens: Vec<(u32, u64)>,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
     /// The canonical text of all fields that decide what the bytes mean.
@@ -55,16 +57,26 @@ pub struct EngineKey {
 
 impl KeySpace {
     /// The keys of this configuration.
-    pub fn new(identity: Identity) -> Self {
-        KeySpace {
+    ///
+    /// # Errors
+    /// If no key can have this model or rank, or if the groups are none or not apart.
+    pub fn new(identity: Identity) -> Result<Self, String> {
+        let groups = identity.group_tokens.len();
+        let keys = KeySpace {
             // `@` separates the fields of a key's text.
             model: identity.model.replace('@', "_").into(),
             rank: KvRank(identity.rank),
             chunk_bytes: identity.chunk_bytes,
-            group_tokens: identity.group_tokens,
+            group_tokens: identity.group_tokens.into_iter().collect(),
             layout: Digest::derive("kvtier 2026 engine identity v1", identity.fields.as_bytes()),
             tenants: Mutex::default(),
+        };
+        // Two groups of one id would have the same keys for different bytes.
+        if keys.group_tokens.is_empty() || keys.group_tokens.len() < groups {
+            return Err(format!("{groups} KV cache groups have {} ids", keys.group_tokens.len()));
         }
+        keys.tenant("").map_err(|e| format!("the model {:?} is in no key: {e}", identity.model))?;
+        Ok(keys)
     }
 
     /// The digest of the fields.
@@ -77,16 +89,17 @@ impl KeySpace {
     /// # Errors
     /// If the name cannot be part of a key.
     pub fn tenant(&self, name: &str) -> Result<Tenant, String> {
+        // A name that one key takes all keys take: the tenant is checked once a request, and not
+        // for each of its chunks.
         let hash = ChunkHash::new(&[0; 32]);
         ObjectKey::new(Arc::clone(&self.model), self.rank, 0, hash, name)
             .map_err(|e| e.to_string())?;
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = tenants.get(name).cloned().unwrap_or_else(|| {
             let all = Namespace::new(name, self.layout).with_partial(false);
-            let with_bytes = |ns: Namespace, group| ns.with_chunk_bytes(group, self.chunk_bytes);
-            Arc::new(
-                (0..self.group_tokens.len() as u32).fold(all, with_bytes).with_salts_as_tenants(),
-            )
+            let with_bytes =
+                |ns: Namespace, group: &u32| ns.with_chunk_bytes(*group, self.chunk_bytes);
+            Arc::new(self.group_tokens.keys().fold(all, with_bytes).with_salts_as_tenants())
         });
         if tenants.len() < TENANTS_MAX {
             tenants.insert(name.to_owned(), Arc::clone(&namespace));
@@ -96,7 +109,7 @@ impl KeySpace {
 
     /// The number of chunks before the one that ends at token `end` of its request; `None` if unknown.
     pub fn depth(&self, group: u32, end: Option<u64>) -> Option<u32> {
-        let tokens = *self.group_tokens.get(group as usize)?;
+        let tokens = *self.group_tokens.get(&group)?;
         let chunks = end?.div_ceil(tokens.max(1));
         u32::try_from(chunks.checked_sub(1)?).ok()
     }
@@ -104,12 +117,19 @@ impl KeySpace {
     /// The key of a chunk: its hash, and behind it the group.
     ///
     /// # Errors
-    /// If the name is too short or too long.
+    /// If the name is too short or too long, or of a group that the engine did not name.
     pub fn key(&self, tenant: &Tenant, name: &[u8]) -> Result<EngineKey, String> {
         let Some((hash, group)) = name.split_last_chunk::<GROUP_BYTES>() else {
             return Err(format!("a chunk's name of {} bytes has no group", name.len()));
         };
         let group = u32::from_be_bytes(*group);
+        // The layers of such a group are not in the namespace, so its bytes could be anything.
+        if !self.group_tokens.contains_key(&group) {
+            let known: Vec<u32> = self.group_tokens.keys().copied().collect();
+            return Err(format!(
+                "a chunk of group {group}, and this engine has the groups {known:?}"
+            ));
+        }
         let id = ObjectKey {
             model: Arc::clone(&self.model),
             rank: self.rank,

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Work = Box<dyn FnOnce() + Send>;
@@ -18,9 +18,15 @@ type Work = Box<dyn FnOnce() + Send>;
 /// The most work that waits for the thread.
 const WAITING_MAX: usize = 256;
 
-/// The thread, which ends when this is dropped and its work is done.
+/// The thread. Dropping this waits until its work is done and the thread has ended.
 #[derive(Debug)]
-pub struct Submitter(SyncSender<Work>);
+pub struct Submitter {
+    /// `None` once it is dropped, which the thread sees as the end of its work.
+    work: Option<SyncSender<Work>>,
+    thread: Option<JoinHandle<()>>,
+    /// The process that has the thread: a forked child has none to wait for.
+    pid: u32,
+}
 
 /// A job that starts on the thread: a future.
 pub struct Started<T> {
@@ -53,19 +59,33 @@ impl Submitter {
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn start() -> std::io::Result<Self> {
+    pub fn start(name: &str) -> std::io::Result<Self> {
         let (sender, work) = sync_channel::<Work>(WAITING_MAX);
         let run = move || work.into_iter().for_each(run_one);
-        thread::Builder::new().name("kvtier-engine".into()).spawn(run)?;
-        Ok(Submitter(sender))
+        let thread = thread::Builder::new().name(name.into()).spawn(run)?;
+        Ok(Submitter { work: Some(sender), thread: Some(thread), pid: std::process::id() })
     }
 
     /// Runs work on the thread, after the work that waits there. Where too much waits, the caller
     /// does it.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
-        match self.0.try_send(Box::new(work)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => work(),
+        if let Some(work) = self.send(Box::new(work)) {
+            work();
+        }
+    }
+
+    /// The same for work that is not needed: where too much waits it is dropped, so that the caller
+    /// never does it. Returns whether it will run.
+    pub fn run_if_free(&self, work: impl FnOnce() + Send + 'static) -> bool {
+        self.send(Box::new(work)).is_none()
+    }
+
+    /// Returns the work if too much waits.
+    fn send(&self, work: Work) -> Option<Work> {
+        let Some(sender) = &self.work else { return Some(work) };
+        match sender.try_send(work) {
+            Ok(()) => None,
+            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => Some(work),
         }
     }
 
@@ -91,6 +111,18 @@ impl Submitter {
             waker.into_iter().for_each(Waker::wake);
         });
         Started { handover, running: None }
+    }
+}
+
+impl Drop for Submitter {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take()
+            && self.pid == std::process::id()
+        {
+            // Work that panicked was reported, and the thread goes on after it.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! Tiers inside an engine, for the package's adapters.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier::core::{Digest, Hint};
@@ -11,22 +14,27 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::events::EventLog;
 use super::jobs::JobEnd;
-use super::keys::{Identity, KeySpace};
-use super::lookups::{Answer, Counts};
+use super::keys::{EngineKey, Identity, KeySpace};
+use super::lookups::{Answer, Asker, Counts};
 use super::submitter::Submitter;
 use super::work::{ChunkName, JobArgs, JobWork, RequestState, State};
 use crate::buffer;
 use crate::completion::CompletionQueue;
 use crate::config;
-use crate::gil::without_gil;
+use crate::gil::{DropWithoutGil, without_gil};
 use crate::handle::StoreHandle;
 use crate::region::Region;
+use crate::store::Store;
 use crate::tiers::Tiers;
 
 /// How often `drain` checks whether all jobs ended.
 const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
 /// How often `drain` lets signal handlers run.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest that `close` waits for the tiers' threads to end.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+/// Chunks whose use is counted while the index is locked.
+const TOUCHED_AT_ONCE: usize = 1024;
 
 /// A job that ended: its number, for each chunk whether it was transferred or `None` for all, the
 /// error, seconds and bytes.
@@ -34,12 +42,17 @@ type PyJobEnd = (u64, Option<Vec<bool>>, Option<(String, String)>, f64, u64);
 /// Whether it was removed, and the chunk's name.
 type PyEvent<'py> = (bool, Bound<'py, PyBytes>);
 
-/// Open tiers inside an engine. One thread at a time calls it.
+/// Open tiers inside an engine, until `close`. One thread at a time calls it.
 #[pyclass(frozen, module = "kvtier._native")]
-pub struct EngineTiers {
-    // Dropped before the handle, which must be the last holder of the store.
+pub struct EngineTiers(DropWithoutGil<RwLock<Option<Arc<Open>>>>);
+
+/// What `close` ends.
+struct Open {
+    // Fields are dropped in this order. The handle must be the last holder of the store, so that the
+    // tiers' threads and rings have ended when it was dropped.
     jobs: CompletionQueue<JobEnd>,
     submitter: Submitter,
+    asker: Asker,
     state: Arc<Mutex<State>>,
     handle: StoreHandle,
 }
@@ -57,42 +70,50 @@ impl EngineTiers {
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let options = config::options(settings)?.for_engine();
         let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
+        let store = Arc::new(store);
         let jobs = CompletionQueue::new()
             .map_err(|e| PyOSError::new_err(format!("cannot create an event descriptor: {e}")))?;
-        let submitter = Submitter::start()
-            .map_err(|e| PyOSError::new_err(format!("cannot start a thread: {e}")))?;
-        let handle = StoreHandle::new(Arc::new(store));
-        Ok(EngineTiers { jobs, submitter, state: Arc::default(), handle })
+        let no_thread = |e| PyOSError::new_err(format!("cannot start a thread: {e}"));
+        let submitter = Submitter::start("kvtier-engine").map_err(no_thread)?;
+        let thread = Submitter::start("kvtier-lookup").map_err(no_thread)?;
+        let asker = Asker { store: Arc::clone(&store), thread };
+        // Tiers that prepare for such lookups begin now, and not with the first request.
+        let _ = store.tier().lookup_in_memory(&[]);
+        let handle = StoreHandle::new(store);
+        let open = Open { jobs, submitter, asker, state: Arc::default(), handle };
+        Ok(EngineTiers(DropWithoutGil::new(RwLock::new(Some(Arc::new(open))))))
     }
 
-    /// The tiers, for status, usage and metrics.
-    fn tiers(&self) -> Tiers {
-        Tiers::over(self.handle.share())
+    /// The tiers, for status, usage and metrics. They stay open while this object exists, even after
+    /// `close`.
+    fn tiers(&self) -> PyResult<Tiers> {
+        Ok(Tiers::over(self.open()?.handle.share()))
     }
 
     /// Registers the memory of all jobs. Returns a text per tier with the outcome.
     fn register(&self, py: Python<'_>, region: &Bound<'_, Region>) -> PyResult<Vec<String>> {
-        self.handle.check()?;
+        let open = self.open()?;
         let exported = region.get().exported()?;
-        let outcome = self.tiers().register(py, exported.address(), exported.len())?;
-        self.state().region = Some(exported);
+        let outcome = self.tiers()?.register(py, exported.address(), exported.len())?;
+        open.state().region = Some(exported);
         Ok(outcome)
     }
 
-    /// States the configuration of the engine, before the first request. Returns the digest of its
-    /// namespace.
+    /// States the configuration of the engine, before the first request. `group_tokens` has the id
+    /// of each KV cache group and the tokens of a chunk. Returns the digest of the namespace.
     fn identify(
         &self,
         model: String,
         rank: i64,
-        group_tokens: Vec<u64>,
+        group_tokens: Vec<(u32, u64)>,
         chunk_bytes: u64,
         fields: String,
-    ) -> String {
-        let keys = KeySpace::new(Identity { model, rank, group_tokens, chunk_bytes, fields });
+    ) -> PyResult<String> {
+        let keys = KeySpace::new(Identity { model, rank, group_tokens, chunk_bytes, fields })
+            .map_err(PyValueError::new_err)?;
         let digest = keys.digest().to_string();
-        self.state().keys = Some(Arc::new(keys));
-        digest
+        self.open()?.state().keys = Some(Arc::new(keys));
+        Ok(digest)
     }
 
     /// A request of this tenant.
@@ -104,7 +125,7 @@ impl EngineTiers {
         retention_seconds: Option<f64>,
     ) -> PyResult<EngineRequest> {
         let unidentified = || PyRuntimeError::new_err("the engine was not identified");
-        let keys = self.state().keys.clone().ok_or_else(unidentified)?;
+        let keys = self.open()?.state().keys.clone().ok_or_else(unidentified)?;
         let tenant = keys.tenant(tenant).map_err(PyValueError::new_err)?;
         let mut hint = Hint::default();
         hint.priority = priority;
@@ -114,70 +135,65 @@ impl EngineTiers {
 
     /// Looks a chunk up: 0 is a miss, 1 a hit, 2 a medium that is asked first. Never waits.
     fn lookup(&self, py: Python<'_>, name: &[u8], request: &EngineRequest) -> u8 {
-        py.detach(|| {
-            let Ok(chunk) = request.0.key(name) else { return 0 };
-            let mut state = self.state();
-            if state.is_load_overdue() {
-                return 0;
-            }
-            let answer = state.lookups.lookup(self.handle.tier(), &chunk.key);
-            if let (Answer::Hit, Some(events)) = (answer, &state.events) {
-                events.found(*chunk.key.digest(), name);
-            }
-            match answer {
-                Answer::Miss => 0,
-                Answer::Hit => 1,
-                Answer::Retry => 2,
-            }
-        })
+        // To release the GIL and to take it again costs more than the lookup, so that happens only
+        // where the state is in use. No thread needs the GIL to release the state, and everything
+        // below answers from memory.
+        let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = open.as_deref() else { return 0 };
+        let answer = match open.state.try_lock() {
+            Ok(state) => open.lookup(state, name, &request.0),
+            Err(_) => py.detach(|| open.lookup(open.state(), name, &request.0)),
+        };
+        match answer {
+            Answer::Miss => 0,
+            Answer::Hit => 1,
+            Answer::Retry => 2,
+        }
     }
 
     /// Asks the media for keys that need it, in the background. Returns whether one is asked.
     fn flush_lookups(&self, py: Python<'_>) -> bool {
-        without_gil(py, || self.state().lookups.flush(self.handle.tier()))
+        let Ok(open) = self.open() else { return false };
+        without_gil(py, || open.state().lookups.flush(&open.asker))
     }
 
-    /// Counts a use of each chunk.
-    fn touch(&self, names: Vec<ChunkName>, request: &EngineRequest) {
+    /// Counts a use of each chunk, in the background; `ends` are the positions of the chunks' ends
+    /// in the request, in tokens. Where too much else is to be done, the uses are not counted.
+    fn touch(&self, names: Vec<ChunkName>, ends: Vec<Option<u64>>, request: &EngineRequest) {
+        let Ok(open) = self.open() else { return };
         let request = Arc::clone(&request.0);
-        let store = self.handle.store();
-        self.submitter.run(move || {
-            let keys = names
-                .iter()
-                .filter_map(|name| request.key(&name.0).ok().map(|chunk| *chunk.key.digest()));
-            let digests: Vec<Digest> = keys.collect();
-            store.tier().touch(&digests, &request.hint);
-        });
+        let store = open.handle.store();
+        open.submitter.run_if_free(move || touch(&store, &request, &names, &ends));
     }
 
     /// Starts to save chunks from the region. Never waits.
     fn save(&self, py: Python<'_>, job: JobArgs, request: &EngineRequest) -> PyResult<()> {
-        self.handle.check()?;
+        let open = self.open()?;
         buffer::release_returned(py);
-        let work = self.work(job, request)?;
-        without_gil(py, || self.jobs.start(self.submitter.future(move || work.save())));
+        let work = open.work(job, request)?;
+        without_gil(py, || open.jobs.start(open.submitter.future(move || work.save())));
         Ok(())
     }
 
     /// Starts to load chunks into the region. Never waits.
     fn load(&self, py: Python<'_>, job: JobArgs, request: &EngineRequest) -> PyResult<()> {
-        self.handle.check()?;
+        let open = self.open()?;
         buffer::release_returned(py);
-        let work = self.work(job, request)?;
+        let work = open.work(job, request)?;
         without_gil(py, || {
-            let deadline = Instant::now().checked_add(self.handle.settings.timeout);
-            deadline.map(|deadline| self.state().loads.insert(work.args.job, deadline));
-            self.jobs.start(self.submitter.future(move || work.load()))
+            let deadline = Instant::now().checked_add(open.handle.settings.timeout);
+            deadline.map(|deadline| open.state().loads.insert(work.args.job, deadline));
+            open.jobs.start(open.submitter.future(move || work.load()))
         });
         Ok(())
     }
 
     /// The jobs that ended since the last call. Never waits.
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyJobEnd>> {
-        self.handle.check()?;
+        let open = self.open()?;
         let ended = without_gil(py, || {
-            self.collect();
-            std::mem::take(&mut self.state().ended)
+            open.collect();
+            std::mem::take(&mut open.state().ended)
         });
         buffer::release_returned(py);
         Ok(ended.into_iter().map(to_python).collect())
@@ -186,18 +202,18 @@ impl EngineTiers {
     /// The number of jobs that have not ended.
     #[getter]
     fn pending(&self) -> usize {
-        self.jobs.pending()
+        self.open().map_or(0, |open| open.jobs.pending())
     }
 
     /// Waits until every job ended and no medium uses the region. Returns whether that is so within
     /// the time; without one it waits for as long as it takes.
     #[pyo3(signature = (timeout_seconds=None))]
     fn drain(&self, py: Python<'_>, timeout_seconds: Option<f64>) -> PyResult<bool> {
-        self.handle.check()?;
+        let open = self.open()?;
         let timeout = timeout_seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            let is_idle = py.detach(|| self.wait_idle(Instant::now() + SIGNAL_INTERVAL));
+            let is_idle = py.detach(|| open.wait_idle(Instant::now() + SIGNAL_INTERVAL));
             buffer::release_returned(py);
             if is_idle || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(is_idle);
@@ -207,15 +223,18 @@ impl EngineTiers {
     }
 
     /// From now on records what is stored and removed.
-    fn record_events(&self) {
+    fn record_events(&self) -> PyResult<()> {
+        let open = self.open()?;
         let events = Arc::new(EventLog::default());
-        self.handle.tier().listen(Arc::clone(&events) as _);
-        self.state().events = Some(events);
+        open.handle.tier().listen(Arc::clone(&events) as _);
+        open.state().events = Some(events);
+        Ok(())
     }
 
-    /// The events since the last call, in order, and how many were dropped.
+    /// The oldest events, in order, and how many were dropped.
     fn take_events<'py>(&self, py: Python<'py>) -> (Vec<PyEvent<'py>>, u64) {
-        let Some(events) = self.state().events.clone() else { return (Vec::new(), 0) };
+        let events = self.open().ok().and_then(|open| open.state().events.clone());
+        let Some(events) = events else { return (Vec::new(), 0) };
         let (events, dropped) = py.detach(|| events.take());
         let to_python =
             |event: super::events::ChunkEvent| (event.is_removed, PyBytes::new(py, &event.name));
@@ -223,26 +242,81 @@ impl EngineTiers {
     }
 
     /// Counts of lookups by name.
-    fn lookup_counts(&self) -> [(&'static str, u64); 4] {
-        let Counts { hits, misses, retries, failures } = self.state().lookups.counts;
-        [("hit", hits), ("miss", misses), ("retry", retries), ("failure", failures)]
+    fn lookup_counts(&self) -> Vec<(&'static str, u64)> {
+        let Ok(open) = self.open() else { return Vec::new() };
+        let Counts { hits, misses, retries, failures } = open.state().lookups.counts;
+        vec![("hit", hits), ("miss", misses), ("retry", retries), ("failure", failures)]
     }
 
-    /// Ends all work and returns the region. Jobs must have been drained.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.handle.close(py)?;
+    /// How many chunks were loaded, and how many were not by the name of the reason, of the jobs
+    /// that `poll` has seen end.
+    fn load_counts(&self) -> (u64, Vec<(&'static str, u64)>) {
+        let Ok(open) = self.open() else { return (0, Vec::new()) };
+        let counts = open.state().load_counts;
+        (counts.hits, counts.misses().to_vec())
+    }
+
+    /// The number of loads that are past their deadline and have not ended, because a medium still
+    /// uses their memory.
+    fn overdue_loads(&self) -> usize {
+        let now = Instant::now();
+        let overdue = |open: Arc<Open>| open.state().overdue_loads(now);
+        self.open().map_or(0, overdue)
+    }
+
+    /// Ends all work, returns the region, and ends the tiers with their threads and rings. Returns
+    /// whether those ended: a medium that hangs keeps them until it answers. Jobs must have been
+    /// drained.
+    fn close(&self, py: Python<'_>) -> PyResult<bool> {
+        let Ok(open) = self.open() else { return Ok(true) };
+        open.handle.close(py)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
         py.detach(|| {
-            self.collect();
-            self.state().region = None;
+            open.collect();
+            open.state().region = None;
         });
         buffer::release_returned(py);
-        Ok(())
+        Ok(py.detach(|| ends_within(open, CLOSE_MAX)))
+    }
+}
+
+/// Drops the tiers on a thread of its own, and waits for it. A thread of a tier that hangs in the
+/// kernel cannot be ended, and must not keep the engine.
+fn ends_within(open: Arc<Open>, max: Duration) -> bool {
+    let (done, ended) = sync_channel::<()>(1);
+    let dropping = thread::Builder::new().name("kvtier-close".into()).spawn(move || {
+        drop(open);
+        let _ = done.send(());
+    });
+    // Without a thread the closure, and the tiers with it, were dropped here.
+    let Ok(dropping) = dropping else { return true };
+    ended.recv_timeout(max).is_ok() && dropping.join().is_ok()
+}
+
+/// Counts a use of chunks of a request, in the order of their prefix chains.
+fn touch(store: &Store, request: &RequestState, names: &[ChunkName], ends: &[Option<u64>]) {
+    let mut chains: BTreeMap<u32, Vec<(Option<u32>, Digest)>> = BTreeMap::new();
+    for (name, end) in names.iter().zip(ends) {
+        if let Ok(EngineKey { key, group }) = request.key(&name.0) {
+            let depth = request.keys.depth(group, *end);
+            chains.entry(group).or_default().push((depth, *key.digest()));
+        }
+    }
+    for mut chain in chains.into_values() {
+        chain.sort_by_key(|(depth, _)| *depth);
+        let digests: Vec<Digest> = chain.into_iter().map(|(_, digest)| digest).collect();
+        // Some at a time, since lookups wait for the index meanwhile. The head comes last, as the
+        // most recent of all: nothing of the chain can be used without it.
+        digests.rchunks(TOUCHED_AT_ONCE).for_each(|some| store.tier().touch(some, &request.hint));
     }
 }
 
 impl fmt::Debug for EngineTiers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EngineTiers({:?})", self.handle.tier())
+        match self.open() {
+            Ok(open) => write!(f, "EngineTiers({:?})", open.handle.tier()),
+            Err(_) => f.write_str("EngineTiers(closed)"),
+        }
     }
 }
 
@@ -253,8 +327,41 @@ fn to_python(end: JobEnd) -> PyJobEnd {
 }
 
 impl EngineTiers {
+    /// The tiers.
+    ///
+    /// # Errors
+    /// `RuntimeError` after `close`, and in a forked child.
+    fn open(&self) -> PyResult<Arc<Open>> {
+        let closed = || PyRuntimeError::new_err("the tiers were closed");
+        let open = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = open.ok_or_else(closed)?;
+        open.handle.check()?;
+        Ok(open)
+    }
+}
+
+impl Open {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks one chunk up.
+    fn lookup(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        name: &[u8],
+        request: &RequestState,
+    ) -> Answer {
+        let Ok(chunk) = request.key(name) else { return state.lookups.count(Answer::Miss) };
+        // A hit would make the request wait for a medium that does not answer.
+        if state.is_load_overdue() {
+            return state.lookups.count(Answer::Miss);
+        }
+        let answer = state.lookups.lookup(self.handle.tier(), &chunk.key);
+        if let (Answer::Hit, Some(events)) = (answer, &state.events) {
+            events.found(*chunk.key.digest(), name);
+        }
+        answer
     }
 
     /// The work of a job, to be done on the submitter's thread.
@@ -282,6 +389,12 @@ impl EngineTiers {
             let (failed, stored) = outcome(&end);
             state.lookups.mark_failed(failed);
             state.lookups.mark_stored(stored);
+            state.load_counts.add(&end.loads);
+            for key in &end.present {
+                let found = || self.handle.tier().lookup_in_memory(std::slice::from_ref(key));
+                let is_there = || found().first().is_some_and(|found| found.is_hit());
+                state.events.iter().for_each(|events| events.present(key.digest(), is_there));
+            }
             state.loads.remove(&end.job);
             let late = state.saves.remove(&end.job).filter(|borrow| !borrow.is_returned());
             state.late_saves.extend(late);

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::events::EventLog;
-use super::jobs::{self, ChainEnds, JobChunk, JobEnd, JobStart};
+use super::jobs::{self, ChainEnds, JobChunk, JobEnd, JobStart, LoadCounts};
 use super::keys::{EngineKey, KeySpace, Tenant};
 use super::lookups::Lookups;
 use crate::borrow::BatchBorrow;
@@ -98,6 +98,8 @@ pub struct State {
     /// The memory of saves that ended before a medium returned it.
     pub late_saves: Vec<BatchBorrow>,
     pub ended: Vec<JobEnd>,
+    /// What became of the chunks of all loads that ended.
+    pub load_counts: LoadCounts,
 }
 
 impl State {
@@ -107,6 +109,11 @@ impl State {
             let now = Instant::now();
             self.loads.values().any(|deadline| *deadline < now)
         }
+    }
+
+    /// How many loads have passed their deadline.
+    pub fn overdue_loads(&self, now: Instant) -> usize {
+        self.loads.values().filter(|deadline| **deadline < now).count()
     }
 }
 

@@ -48,8 +48,8 @@ class Spec(OffloadingSpec):
 Spec.__abstractmethods__ = frozenset()
 
 
-def config(groups=1, events=True, **change):
-    """A configuration of vLLM; ``change`` replaces fields of any part of it."""
+def config(groups=1, events=True, ids=None, **change):
+    """A configuration of vLLM; ``ids`` are those of its groups, and ``change`` replaces fields of any part of it."""
     parallel = dict(
         rank=0,
         world_size=1,
@@ -78,7 +78,7 @@ def config(groups=1, events=True, **change):
     )
     whole.update(change)
     return OffloadingConfig(
-        groups=tuple(OffloadingGroupConfig(group_id=n, **group) for n in range(groups)),
+        groups=tuple(OffloadingGroupConfig(group_id=n, **group) for n in (range(groups) if ids is None else ids)),
         model=OffloadingModelConfig(**model),
         cache=OffloadingCacheConfig(**cache),
         parallel=OffloadingParallelConfig(**parallel),
@@ -186,6 +186,20 @@ class Case(unittest.TestCase):
     def lookup(self, tier, numbers, request=None, group=0):
         request = request or self.request(tier)
         return [tier.lookup(one, request) for one in keys(numbers, group)]
+
+    def eventually(self, check, seconds=20):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = check()
+            if found:
+                return found
+            time.sleep(0.005)
+        self.fail("never so")
+
+    def values(self, tier):
+        """All counters and gauges that changed, by name and labels."""
+        tier._stats._next_read = 0
+        return tier.get_stats().data["data"]
 
     def settled(self, tier, numbers, request=None, steps=2000):
         """Steps until no lookup must be tried again; returns the answers and the number of steps."""

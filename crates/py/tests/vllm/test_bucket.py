@@ -76,6 +76,31 @@ class Bucket(Case):
         self.assertEqual(found[:1024], [MISS] * 1024)
         self.assertIn(RETRY, found[2048:])
 
+    def test_a_slow_answer_keeps_no_other_key_waiting(self):
+        first = self.open(tiers=[self.s3()])
+        self.store(first, range(4))
+        first.shutdown()
+        tier = self.open(tiers=[self.s3()])
+        request = self.request(tier)
+        # One HEAD of the batch takes longer than the batch may.
+        self.server.ask("stall-heads 10000 1")
+        began = time.monotonic()
+
+        def answered(numbers):
+            found = self.lookup(tier, numbers, request)
+            tier.on_schedule_end(STEP_END)
+            return found.count(RETRY) <= 1 and found
+
+        found = self.eventually(lambda: answered(range(200)))
+        took = time.monotonic() - began
+        self.assertLess(took, 1.5, "all waited for one")
+        self.assertGreaterEqual(found.count(HIT), 3)
+        self.assertEqual(found.count(HIT) + found.count(MISS) + found.count(RETRY), 200)
+        # Nor do keys that come later.
+        self.eventually(lambda: RETRY not in (answered(range(300, 400)) or [RETRY]))
+        self.assertLess(time.monotonic() - began, 1.9, "the next batch waited for it")
+        self.eventually(lambda: RETRY not in (answered(range(200)) or [RETRY]))
+
     def test_a_key_is_not_retried_for_ever(self):
         tier = self.open(tiers=[self.s3()])
         request = self.request(tier)
@@ -116,6 +141,11 @@ class Bucket(Case):
         tier = self.open(tiers=[self.file(), self.s3()])
         self.assertEqual(self.settled(tier, range(10))[0], [HIT] * 8 + [MISS] * 2)
         self.assertEqual(self.load(tier, range(8))[1], [True] * 8)
+        # The bucket had what the files lacked.
+        values = self.values(tier)
+        self.assertEqual((values["vllm:kvtier_load_chunks"], values["vllm:kvtier_load_hits"]), ({(): 8}, {(): 8}))
+        self.assertNotIn("vllm:kvtier_load_misses", values)
+        self.assertEqual(values["vllm:kvtier_tier_misses"], {("file", "absent"): 8})
         # Promoted to files: found in the same step.
         self.assertEqual(self.lookup(tier, range(8)), [HIT] * 8)
 

@@ -1,5 +1,6 @@
 """Every method of vLLM's interface for tiers, over files."""
 
+import os
 import threading
 import unittest
 
@@ -166,16 +167,143 @@ class Methods(Case):
             self.store(tier, range(2))
             self.assertEqual(list(tier.take_events()), [])
 
-    def eventually(self, check, seconds=20):
-        import time
+    def test_a_chunk_that_is_stored_again_is_an_event_again(self):
+        tier = self.open(enable_kv_events=True)
+        for _ in range(2):
+            # The second time vLLM's CPU tier had evicted them; a consumer of events may have come meanwhile.
+            self.assertTrue(self.store(tier, range(4)).success)
+            seen = []
+            self.eventually(lambda: seen.extend(tier.take_events()) or len(seen) and {each for one in seen for each in one.keys} == set(keys(range(4))))
+            self.assertEqual({one.removed for one in seen}, {False})
 
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            found = check()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("never so")
+    def test_many_events_are_taken_in_parts(self):
+        row, count = 4096, 2500
+        tier = self.open(spec=config(worker_kv_bytes_per_block=row // 4), memory=Memory(rows=count, row=row), enable_kv_events=True)
+        self.assertTrue(self.end(tier, self.submit(tier, keys(range(count)), range(count), False)).success)
+        taken = []
+        self.eventually(lambda: taken.append(sum(len(one.keys) for one in tier.take_events())) or sum(taken) == count)
+        self.assertLessEqual(max(taken), 2048, "an object of each event is made in the scheduler's thread")
+
+
+class Recency(Case):
+    """vLLM calls no `touch`: a request that ends says which chunks it used."""
+
+    def finish(self, tier, request, numbers):
+        for at, n in enumerate(numbers):
+            request.set_offload_key_position(key(n), (at + 1) * CHUNK_TOKENS)
+        tier.on_request_finished(request)
+
+    def test_chunks_that_vllm_has_itself_stay(self):
+        # Space for about 8 chunks. The first is always found on the GPU, and so no request asks for it here.
+        tier = self.open(tiers=[self.file(bytes=9 * (scene.ROW + 8192), policy="lru")])
+        self.store(tier, [0])
+        for n in range(1, 30):
+            self.finish(tier, self.request(tier), [0])
+            self.store(tier, [n])
+        self.assertEqual(self.lookup(tier, [0]), [HIT])
+        self.assertIn(MISS, self.lookup(tier, range(1, 29)))
+
+    def touched(self, tier):
+        calls = []
+
+        class Spy:
+            def __getattr__(self, name):
+                return getattr(native, name)
+
+            def touch(self, names, ends, request):
+                calls.append((names, ends))
+
+        native, tier._native = tier._native, Spy()
+        return calls
+
+    def test_a_use_counts_once(self):
+        tier = self.open()
+        request = self.request(tier)
+        calls = self.touched(tier)
+        self.store(tier, [2], request=request)
+        self.finish(tier, request, range(4))
+        # The store of the third was a use.
+        self.assertEqual(calls, [(keys([0, 1, 3]), [CHUNK_TOKENS, 2 * CHUNK_TOKENS, 4 * CHUNK_TOKENS])])
+        refused = self.request(tier, {"kvtier": {"tenant": 7}})
+        self.finish(tier, refused, range(4))
+        self.assertEqual(len(calls), 1)
+
+    def test_a_long_request_is_bounded(self):
+        from kvtier.vllm import tier as module
+
+        tier = self.open()
+        calls = self.touched(tier)
+        self.finish(tier, self.request(tier), range(module.TOUCHED_MAX + 10))
+        self.assertEqual([len(names) for names, _ in calls], [module.TOUCHED_MAX])
+
+
+class Groups(Case):
+    IDS = (2, 5)
+
+    def test_groups_have_the_ids_that_vllm_gives_them(self):
+        tier = self.open(spec=config(ids=self.IDS))
+        for group in self.IDS:
+            request = self.request(tier)
+            for n in range(3):
+                request.set_offload_key_position(key(n, group), (n + 1) * CHUNK_TOKENS)
+            self.store(tier, range(3), group=group, request=request)
+        for group in self.IDS:
+            self.assertEqual(self.lookup(tier, range(4), group=group), [HIT] * 3 + [MISS])
+            self.assertEqual(self.load(tier, range(3), group=group)[1], [True] * 3)
+
+    def test_what_the_engine_did_not_name_is_neither_stored_nor_found(self):
+        tier = self.open(spec=config(ids=self.IDS))
+        # Its layers are not in the namespace: another engine's group of this id may have others.
+        self.assertFalse(self.store(tier, [0], group=0).success)
+        self.assertEqual(self.lookup(tier, [0], group=0), [MISS])
+        self.assertFalse(self.load(tier, [0], group=0)[0].success)
+
+    def test_the_head_of_a_prefix_stays_longer_in_a_group_of_any_id(self):
+        tier = self.open(spec=config(ids=(3,)), tiers=[self.file(bytes=9 * (scene.ROW + 8192))])
+        request = self.request(tier)
+        for n in range(8):
+            request.set_offload_key_position(key(n, 3), (n + 1) * CHUNK_TOKENS)
+        # The tail was stored last.
+        self.store(tier, range(8), group=3, request=request)
+        for n in range(100, 104):
+            self.store(tier, [n], group=3)
+        found = self.lookup(tier, range(8), group=3)
+        self.assertEqual(found, sorted(found, key=lambda one: one is MISS), "a chunk left before one that needs it")
+        self.assertIn(MISS, found)
+
+    def test_ids_are_apart(self):
+        with self.assertRaisesRegex(ValueError, "2 KV cache groups have 1 ids"):
+            self.open(spec=config(ids=(4, 4)))
+
+
+class Closed(Case):
+    def left(self):
+        rings = [fd for fd in os.listdir("/proc/self/fd") if "io_uring" in self.link(fd)]
+        return len(os.listdir("/proc/self/task")), len(rings)
+
+    def link(self, fd):
+        try:
+            return os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            return ""
+
+    def test_after_shutdown_no_thread_and_no_ring_is_left(self):
+        before = self.left()
+        tier = self.open()
+        self.store(tier, range(4))
+        self.load(tier, range(4))
+        self.assertGreater(self.left()[0], before[0])
+        tier.get_stats()
+        tier.shutdown()
+        # vLLM still has the object, and may ask it for its numbers.
+        self.assertEqual(self.left(), before)
+        self.assertIsNone(tier.get_stats())
+        self.assertEqual(list(tier.get_finished_jobs()), [])
+        self.assertEqual(tier.config_info()["kvtier_tiers"], "file")
+        self.assertEqual(self.lookup(tier, [0]), [MISS])
+        self.assertFalse(tier.has_pending_work())
+        tier.on_request_finished(self.request())
+        tier.on_schedule_end(scene.STEP_END)
 
 
 class Requests(Case):
@@ -200,6 +328,29 @@ class Requests(Case):
             self.assertFalse(self.end(tier, self.submit(tier, [key(0)], [1], True, request)).success)
         self.assertEqual(self.lookup(tier, [0, 1]), [HIT, MISS])
         self.assertEqual(self.counted(tier, "vllm:kvtier_refused_requests"), 3)
+
+    def test_a_refusal_is_logged_once_for_each_cause(self):
+        from unittest import mock
+
+        from kvtier.vllm import _identity
+
+        tier = self.open()
+        self.store(tier, [0])
+        with self.assertLogs("kvtier", "WARNING") as logs:
+            for tenant in (7, "a@b", "secret" * 50):
+                self.request(tier, {"kvtier": {"tenant": tenant}})
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("invalid tenant", logs.output[0])
+        self.assertNotIn("secret", logs.output[0])
+        # vLLM makes the root of its hashes after its tiers. Without it no request may be served, nor may one end the engine.
+        tier = self.open()
+        with mock.patch.object(_identity, "hash_root", side_effect=RuntimeError("no hashes")), self.assertLogs("kvtier", "WARNING") as logs:
+            for _ in range(3):
+                self.assertEqual(self.lookup(tier, [0], self.request(tier)), [MISS])
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("no hashes", logs.output[0])
+        self.assertEqual(self.values(tier)["vllm:kvtier_refused_requests"], {("identity",): 3})
+        self.assertEqual(self.lookup(tier, [0]), [HIT], "it is tried again")
 
     def test_unknown_parameters_and_hints_are_ignored_and_counted(self):
         tier = self.open()
@@ -279,8 +430,12 @@ class Reports(Case):
             self.assertEqual(types[name], kind, name)
             for labels in by_label:
                 self.assertEqual(len(labels), len(declared[name].labelnames), name)
-        self.assertEqual(values["vllm:kvtier_load_hits"], {("file",): 2})
-        self.assertEqual(values["vllm:kvtier_load_misses"], {("file", "absent"): 1})
+        self.assertEqual(values["vllm:kvtier_load_chunks"], {(): 3})
+        self.assertEqual(values["vllm:kvtier_load_hits"], {(): 2})
+        self.assertEqual(values["vllm:kvtier_load_misses"], {("absent",): 1})
+        self.assertEqual(values["vllm:kvtier_tier_hits"], {("file",): 2})
+        self.assertEqual(values["vllm:kvtier_tier_misses"], {("file", "absent"): 1})
+        self.assertEqual(values["vllm:kvtier_overdue_loads"], {(): 0})
         self.assertEqual(values["vllm:kvtier_stored_chunks"], {("file",): 4})
         self.assertEqual(values["vllm:kvtier_stored_bytes"], {("file",): 4 * scene.ROW})
         self.assertEqual(values["vllm:kvtier_loaded_bytes"], {("file",): 2 * scene.ROW})
@@ -326,6 +481,11 @@ class Parameters(Case):
         self.assertIn("write LOCAL or REMOTE", self.refused(locality="nearby"))
         self.assertIn("byte", self.refused(tiers=[{"type": "file", "path": self.dir, "byte": "1GiB"}]))
         self.assertIn("zip", self.refused(tiers=[{"type": "zip"}]))
+
+    def test_a_configuration_of_vllm_that_no_key_can_name_is_refused_at_once(self):
+        refused = self.refused(spec=config(name="m" * 600))
+        self.assertIn("vLLM's configuration cannot be named in keys: the model", refused)
+        self.assertIn("KV cache groups", self.refused(spec=config(groups=0)))
 
     def test_tiers_and_a_configuration_file_exclude_each_other(self):
         memory = Memory()

@@ -2,9 +2,9 @@
 //!
 //! `kvtier-s3-server [--bucket NAME] [--port N]` prints its address, then serves until standard
 //! input ends. Each line of standard input is a command: `requests` prints the requests since the
-//! last time (method, target, status), `keys` the names of all objects, `stall MS TIMES`
-//! lets the next requests wait; an empty line closes each answer. Its key pair is that of
-//! [`Setup::default`].
+//! last time (method, target, status), `keys` the names of all objects, `stall MS TIMES` lets the
+//! next requests wait and `stall-heads MS TIMES` the next HEADs; an empty line closes each answer.
+//! Its key pair is that of [`Setup::default`].
 #![forbid(unsafe_code)]
 
 use std::io::{self, BufRead, Write};
@@ -57,6 +57,11 @@ fn answer(server: &Server, line: &str, reported: &mut usize) -> io::Result<Vec<S
         ["stall", ms, times] => {
             let stall = Fault::Stall(Duration::from_millis(number(ms)?.into()));
             server.script(Rule::next(stall).times(number(times)?));
+            Ok(Vec::new())
+        }
+        ["stall-heads", ms, times] => {
+            let stall = Fault::Stall(Duration::from_millis(number(ms)?.into()));
+            server.script(Rule::next(stall).method("HEAD").times(number(times)?));
             Ok(Vec::new())
         }
         _ => Err(io::Error::other(format!("no command {line:?}"))),

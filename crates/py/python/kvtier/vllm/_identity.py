@@ -17,7 +17,8 @@ class Identity:
 
     model: str
     rank: int
-    group_tokens: tuple[int, ...]
+    # The id of each KV cache group, with which the names of its chunks end, and tokens of a chunk.
+    group_tokens: tuple[tuple[int, int], ...]
     fields: dict[str, Any]
 
     @property
@@ -68,7 +69,7 @@ def of_engine(offloading_spec: Any, chunk_bytes: int, weights: Optional[str] = N
         "parallel": "agnostic" if is_agnostic else sizes,
         "hash": hash_root(),
     }
-    group_tokens = tuple(group.tokens_per_block * blocks_per_chunk for group in config.groups)
+    group_tokens = tuple((group.group_id, group.tokens_per_block * blocks_per_chunk) for group in config.groups)
     model, rank = names_of_files(offloading_spec)
     return Identity(model, rank, group_tokens, fields)
 

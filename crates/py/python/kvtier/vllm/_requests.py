@@ -1,7 +1,7 @@
 """What a request says to kvtier."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from .. import _native
@@ -31,6 +31,8 @@ class Request:
 
     native: Optional[_native.EngineRequest]
     may_load: bool
+    # The chunks of its jobs: loads and stores count as uses by themselves.
+    moved: set[bytes] = field(default_factory=set)
 
 
 class Requests:

@@ -30,14 +30,19 @@ class Counter:
 
 
 PREFIX = "vllm:kvtier_"
+# What vLLM asked for and got, whichever of the tiers had it: the hits and the misses together are the chunks.
+LOADS = f"{PREFIX}load_chunks"
+HITS = f"{PREFIX}load_hits"
 MISSES = f"{PREFIX}load_misses"
-MISSES_HELP = "Chunks that a load did not find, by reason: absent, corrupt, length, unverified or slow."
+# What each tier was asked for: a chunk that one tier lacks may be a hit in the next.
+TIER_MISSES = f"{PREFIX}tier_misses"
+TIER_MISSES_HELP = "Chunks that a tier was asked for and did not have, by reason: absent, corrupt, length or unverified."
 COUNTERS = {
-    "hits": Counter(f"{PREFIX}load_hits", "Chunks loaded, with verified bytes."),
-    "misses_absent": Counter(MISSES, MISSES_HELP, ("absent",)),
-    "misses_corrupt": Counter(MISSES, MISSES_HELP, ("corrupt",)),
-    "misses_length": Counter(MISSES, MISSES_HELP, ("length",)),
-    "misses_unverified": Counter(MISSES, MISSES_HELP, ("unverified",)),
+    "hits": Counter(f"{PREFIX}tier_hits", "Chunks that a tier was asked for and had, with verified bytes."),
+    "misses_absent": Counter(TIER_MISSES, TIER_MISSES_HELP, ("absent",)),
+    "misses_corrupt": Counter(TIER_MISSES, TIER_MISSES_HELP, ("corrupt",)),
+    "misses_length": Counter(TIER_MISSES, TIER_MISSES_HELP, ("length",)),
+    "misses_unverified": Counter(TIER_MISSES, TIER_MISSES_HELP, ("unverified",)),
     "loaded_bytes": Counter(f"{PREFIX}loaded_bytes", "Bytes loaded."),
     "stored": Counter(f"{PREFIX}stored_chunks", "Chunks stored."),
     "saved_bytes": Counter(f"{PREFIX}stored_bytes", "Bytes stored."),
@@ -52,6 +57,7 @@ REFUSED = f"{PREFIX}refused_requests"
 DROPPED = f"{PREFIX}dropped_events"
 JOB_SECONDS = f"{PREFIX}job_seconds"
 JOBS_FAILED = f"{PREFIX}failed_jobs"
+OVERDUE = f"{PREFIX}overdue_loads"
 USED = f"{PREFIX}used_bytes"
 CAPACITY = f"{PREFIX}capacity_bytes"
 HEALTHY = f"{PREFIX}healthy"
@@ -64,17 +70,27 @@ def definitions() -> dict[str, OffloadingMetricMetadata]:
         for counter in COUNTERS.values()
     }
     found[LOOKUPS] = OffloadingCounterMetadata(
-        "Lookups of single chunks, by answer: hit, miss, retry while a bucket is asked, or failure for a batch of lookups that a medium "
-        "did not answer.",
+        "Lookups of single chunks, by answer: hit, miss, retry while a bucket is asked, or failure for a batch of lookups of which a "
+        "medium left a key without an answer.",
         ("answer",),
     )
+    found[LOADS] = OffloadingCounterMetadata("Chunks of loads that ended.")
+    found[HITS] = OffloadingCounterMetadata("Chunks loaded, with verified bytes.")
+    found[MISSES] = OffloadingCounterMetadata(
+        "Chunks of loads that were not loaded, by reason: absent, corrupt, length, unverified, slow (computing is faster), late (the deadline "
+        "passed), failed (a medium answered with an error), invalid (the key or the memory), or refused (the request).",
+        ("reason",),
+    )
     found[IGNORED] = OffloadingCounterMetadata("Unknown or invalid parameters of requests that were ignored.")
-    found[REFUSED] = OffloadingCounterMetadata("Requests whose tenant is invalid: they neither load nor store.")
+    found[REFUSED] = OffloadingCounterMetadata(
+        "Requests that neither load nor store, by reason: tenant (theirs is invalid) or identity (that of the engine cannot be had).", ("reason",)
+    )
     found[DROPPED] = OffloadingCounterMetadata("KV events that were dropped because too many waited.")
     found[JOB_SECONDS] = OffloadingHistogramMetadata(
         "Duration of jobs from their submission to their end, by direction.", ("direction",), SECONDS_BUCKETS
     )
     found[JOBS_FAILED] = OffloadingCounterMetadata("Jobs that did not transfer all their chunks, by direction.", ("direction",))
+    found[OVERDUE] = OffloadingGaugeMetadata("Loads past their deadline whose memory a medium still uses. While there are any, all lookups are misses.")
     found[USED] = OffloadingGaugeMetadata("Bytes in use, by all processes that share the tier.", (TIER,))
     found[CAPACITY] = OffloadingGaugeMetadata("The cap of the tier.", (TIER,))
     found[HEALTHY] = OffloadingGaugeMetadata("1 if the tier works, else 0.", (TIER,))
@@ -85,7 +101,8 @@ class Stats:
     """Collects what changed since the last reading."""
 
     def __init__(self, tiers: _native.Tiers, native: _native.EngineTiers) -> None:
-        self._tiers, self._native = tiers, native
+        self._tiers: Optional[_native.Tiers] = tiers
+        self._native = native
         self._last: dict[tuple[str, tuple[str, ...]], int] = {}
         self._pending: dict[tuple[str, tuple[str, ...]], int] = {}
         self._seconds: list[tuple[str, float]] = []
@@ -96,6 +113,15 @@ class Stats:
         if by:
             self._pending[name, labels] = self._pending.get((name, labels), 0) + by
 
+    def unloaded(self, chunks: int, reason: str) -> None:
+        """Counts the chunks of a load that no tier was asked for."""
+        self.count(LOADS, by=chunks)
+        self.count(MISSES, (reason,), chunks)
+
+    def close(self) -> None:
+        """Lets go of the tiers, which end with their last holder."""
+        self._tiers = None
+
     def job(self, direction: str, seconds: float, is_whole: bool) -> None:
         """Records a job that ended."""
         self._seconds.append((direction, seconds))
@@ -105,7 +131,7 @@ class Stats:
     def take(self) -> Optional[Any]:
         """The changes since the last call, as vLLM's stats; ``None`` if the last reading was just now."""
         now = time.monotonic()
-        if now < self._next_read:
+        if self._tiers is None or now < self._next_read:
             return None
         self._next_read = now + READ_SECONDS
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -118,6 +144,12 @@ class Stats:
         self._pending, self._seconds = {}, []
         for answer, value in self._native.lookup_counts():
             self._increase(stats, LOOKUPS, (answer,), value)
+        hits, misses = self._native.load_counts()
+        self._increase(stats, LOADS, (), hits + sum(value for _, value in misses))
+        self._increase(stats, HITS, (), hits)
+        for reason, value in misses:
+            self._increase(stats, MISSES, (reason,), value)
+        stats.set_gauge(OVERDUE, self._native.overdue_loads())
         for tier in self._tiers.tier_status():
             self._add_tier(stats, tier)
         return stats

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -19,12 +20,14 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from .. import __version__, _engine, _log
+from .. import __version__, _engine, _log, _native
 from . import _identity, _stats
-from ._requests import Request, Requests, wishes
+from ._requests import Request, Requests, Wishes, wishes
 
 PARAMS = ("tiers", "config", "weights", "timeout_seconds", "enable_kv_events", "locality", "backpressure")
 WHERE = "kvtier.vllm.KvtierTier"
+# The most chunks of a request whose use is counted at once, in the scheduler's thread.
+TOUCHED_MAX = 16_384
 # The native answers to a lookup, in order.
 RESULTS = (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
 
@@ -81,11 +84,13 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         self._jobs: dict[int, Job] = {}
         self._ended: list[JobResult] = []
         self._identity: Optional[_identity.Identity] = None
+        # What is wrong with the engine's identity is an error now, except for the root of its hashes: vLLM makes that later.
+        self._state_identity()
         self._must_flush = False
         self._has_events = self._may_send_events(enable_kv_events)
         if self._has_events:
             self._native.record_events()
-        _log.opened(f"{WHERE} over {self._core.tiers.name!r}, chunks of {self.block_size_bytes} bytes")
+        _log.opened(f"{WHERE} over {self._core.name!r}, chunks of {self.block_size_bytes} bytes")
 
     def _may_send_events(self, is_enabled: bool) -> bool:
         if not is_enabled:
@@ -105,8 +110,19 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         states = req_context.get_state(Requests)
-        if states is not None:
-            states.by_tier.pop(id(self), None)
+        request = None if states is None else states.by_tier.pop(id(self), None)
+        if request is not None and request.native is not None:
+            self._touch_used(req_context, request)
+
+    def _touch_used(self, req_context: ReqContext, request: Request) -> None:
+        """Counts a use of the request's chunks that vLLM had itself, on the GPU or in its CPU tier: nothing else says so, and without it what is used
+        most would be the first to be evicted here."""
+        positions = getattr(req_context, "_offload_key_positions", None)
+        if not isinstance(positions, dict):
+            return
+        used = [key for key in islice(positions, TOUCHED_MAX) if key not in request.moved]
+        if used:
+            self._native.touch(used, list(map(positions.get, used)), request.native)
 
     def _request(self, req_context: ReqContext) -> Request:
         states = req_context.get_state(Requests)
@@ -115,19 +131,9 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _begin(self, req_context: ReqContext) -> Request:
         """Reads what the request says to kvtier, once."""
-        if self._identity is None:
-            self._identify()
         found = wishes(req_context)
         self._stats.count(_stats.IGNORED, by=found.ignored)
-        native = None
-        if found.is_served:
-            try:
-                native = self._native.request(found.tenant, found.priority, found.ttl_seconds)
-            except ValueError:
-                # The name may be a secret, and so may the text of the error.
-                pass
-        if native is None:
-            self._stats.count(_stats.REFUSED)
+        native = self._native_request(found)
         request = Request(native, req_context.load_tier_filter.allows(self.medium, self.locality))
         states = req_context.get_state(Requests)
         if states is None:
@@ -136,14 +142,47 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         states.by_tier[id(self)] = request
         return request
 
-    def _identify(self) -> None:
-        """States the engine's configuration. The seed of its hashes is known only now."""
-        identity = _identity.of_engine(self._offloading_spec, self.block_size_bytes, self._weights)
-        digest = self._native.identify(
-            identity.model, identity.rank, list(identity.group_tokens), self.block_size_bytes, identity.text
+    def _native_request(self, found: Wishes) -> Optional[_native.EngineRequest]:
+        """The request below; ``None`` if it is refused, which is counted, and logged once for each cause."""
+        try:
+            if self._identity is None:
+                self._identify()
+        except Exception as e:
+            # An exception would end the engine's scheduler. The next request tries again.
+            self._core.log_once(f"requests neither load nor store, since the identity of the engine cannot be had: {type(e).__name__}: {e}")
+            self._stats.count(_stats.REFUSED, ("identity",))
+            return None
+        if found.is_served:
+            try:
+                return self._native.request(found.tenant, found.priority, found.ttl_seconds)
+            except ValueError:
+                # The name may be a secret, and so may the text of the error.
+                pass
+            except RuntimeError:
+                # After `shutdown`.
+                return None
+        self._core.log_once(
+            "a request with an invalid tenant neither loads nor stores, nor do others like it: a tenant is a text of at most 128 characters without "
+            "@ and control characters"
         )
-        self._identity = identity
-        _log.logger.info("chunks of this engine have the namespace %s: %s", digest, identity.text)
+        self._stats.count(_stats.REFUSED, ("tenant",))
+        return None
+
+    def _state_identity(self) -> tuple[_identity.Identity, str]:
+        """States the engine's configuration below. Returns it, and the digest of its namespace."""
+        identity = _identity.of_engine(self._offloading_spec, self.block_size_bytes, self._weights)
+        try:
+            digest = self._native.identify(
+                identity.model, identity.rank, list(identity.group_tokens), self.block_size_bytes, identity.text
+            )
+        except ValueError as e:
+            raise ValueError(f"{WHERE}: vLLM's configuration cannot be named in keys: {e}") from e
+        return identity, digest
+
+    def _identify(self) -> None:
+        """States the engine's configuration again. The root of its hashes is known only now."""
+        self._identity, digest = self._state_identity()
+        _log.logger.info("chunks of this engine have the namespace %s: %s", digest, self._identity.text)
         if _identity.has_random_hashes():
             _log.logger.warning(
                 "the prefix caching hash has a random seed in each process, so nothing stored now is found after a restart or by another engine: "
@@ -164,7 +203,8 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         request = self._request(req_context)
         if request.native is not None and keys:
-            self._native.touch(list(keys), request.native)
+            used = list(islice(keys, TOUCHED_MAX))
+            self._native.touch(used, list(map(req_context.get_offload_key_position, used)), request.native)
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         if self._must_flush:
@@ -182,6 +222,9 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         request = self._request(job.req_context)
         keys = list(job.keys)
         if request.native is None:
+            # Refused: nothing was stored, which is no failure of a medium that vLLM should hold stores back for.
+            if is_load:
+                self._stats.unloaded(len(keys), "refused")
             self._ended.append(JobResult(job.job_id, not is_load))
             return
         row_bytes = self.block_size_bytes
@@ -193,8 +236,11 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         except Exception as e:
             # An exception would end the engine's scheduler. Without its job a request computes.
             self._core.log_failure("load" if is_load else "store", (type(e).__name__, str(e)))
+            if is_load:
+                self._stats.unloaded(len(keys), "failed")
             self._ended.append(JobResult(job.job_id, False))
             return
+        request.moved.update(keys)
         self._jobs[job.job_id] = Job(keys, is_load)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
@@ -253,7 +299,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
     def config_info(self) -> dict[str, Any]:
         return {
             "kvtier_version": __version__,
-            "kvtier_tiers": self._core.tiers.name,
+            "kvtier_tiers": self._core.name,
             "kvtier_timeout_seconds": self._core.timeout_seconds,
         }
 
@@ -262,6 +308,8 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
 
         :raises TimeoutError: if a medium still uses the memory. vLLM then keeps it mapped.
         """
+        # The numbers hold the tiers too, which end with their last holder.
+        self._stats.close()
         self._core.close()
         self._collect_closed()
 
