@@ -45,7 +45,7 @@ fn bytes(n: u64, len: usize) -> Vec<u8> {
 }
 
 fn header(shape: &[u64]) -> Vec<u8> {
-    let bf16 = GdsElement::named("BF16").unwrap();
+    let bf16 = GdsElement::from_name("BF16").unwrap();
     GdsHeader::new(bf16, shape.into(), MemoryFormat::Kv2Ltd).encode().unwrap()
 }
 
@@ -332,8 +332,11 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
     }
     // Who writes whole pages only leaves zeros.
     let odd = key_of("m@1@0@77@uint8");
-    let header =
-        GdsHeader::new(GdsElement::named("U8").unwrap(), vec![1, 1, 5000, 1], MemoryFormat::KvMla);
+    let header = GdsHeader::new(
+        GdsElement::from_name("U8").unwrap(),
+        vec![1, 1, 5000, 1],
+        MemoryFormat::KvMla,
+    );
     let padded = |last: u8| [bytes(5, 5000), vec![0; 3191], vec![last]].concat();
     put(dir.path(), &odd, &header.encode().unwrap(), &padded(0));
     it.hits(&odd, &bytes(5, 5000));
@@ -503,7 +506,7 @@ fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
         it.save_within(&given(&other), &layer, &bytes(3, 16 * 2 * 512 * 2)).unwrap(),
         Saved::Stored
     );
-    let half = GdsElement::named("F16").unwrap();
+    let half = GdsElement::from_name("F16").unwrap();
     let expected = GdsHeader::new(half, vec![16, 2, 512], MemoryFormat::KvT2d).encode().unwrap();
     assert_eq!(fs::read(beside(&it.path(&layer))).unwrap(), expected);
     it.hits(&key(1), &bytes(1, 3 * TOKEN));

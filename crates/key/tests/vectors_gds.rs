@@ -18,8 +18,8 @@ fn element(torch: &str) -> Option<GdsElement> {
     let other = OTHERS
         .iter()
         .find(|(name, _)| *name == torch)
-        .and_then(|(_, name)| GdsElement::named(name));
-    other.or_else(|| GdsElement::of(DType::from_torch_name(torch)?))
+        .and_then(|(_, name)| GdsElement::from_name(name));
+    other.or_else(|| GdsElement::from_dtype(DType::from_torch_name(torch)?))
 }
 
 fn shape(value: &Value) -> Vec<u64> {
@@ -75,7 +75,7 @@ fn formats_have_lmcaches_names_and_numbers() {
         for (name, code) in case["MemoryFormat"].as_object().into_iter().flatten() {
             let format: MemoryFormat = name.parse().unwrap();
             assert_eq!((format.name(), json!(format.code())), (name.as_str(), code.clone()));
-            assert_eq!(MemoryFormat::of_code(code.as_u64().unwrap()), Some(format));
+            assert_eq!(MemoryFormat::from_code(code.as_u64().unwrap()), Some(format));
         }
     }
 }
@@ -92,7 +92,7 @@ fn what_lmcache_reads_is_read_and_what_it_refuses_is_not() {
 }
 
 fn bf16() -> GdsElement {
-    GdsElement::of(DType::BFloat16).unwrap()
+    GdsElement::from_dtype(DType::BFloat16).unwrap()
 }
 
 /// The header of a chunk of 2048 bytes with one piece of its JSON replaced, as it reads back.

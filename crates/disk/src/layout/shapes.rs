@@ -95,7 +95,7 @@ impl Shapes {
         let why = || {
             format!("{bytes} bytes do not fit what other files here look like, {:?}", known.shape)
         };
-        known.of_bytes(bytes).map(Some).ok_or_else(why)
+        known.with_payload_bytes(bytes).map(Some).ok_or_else(why)
     }
 
     /// The known shapes, for the status.
@@ -114,7 +114,8 @@ impl Shapes {
 }
 
 fn element(dtype: DType) -> Result<GdsElement, String> {
-    GdsElement::of(dtype).ok_or_else(|| format!("LMCache writes no elements of type {dtype}"))
+    GdsElement::from_dtype(dtype)
+        .ok_or_else(|| format!("LMCache writes no elements of type {dtype}"))
 }
 
 impl Foreign {

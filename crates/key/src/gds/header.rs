@@ -43,17 +43,17 @@ const ELEMENTS: [(&str, u32); 14] = [
 pub struct GdsElement(usize);
 
 impl GdsElement {
-    /// That of a header's word.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The type of this name in headers; `None` for an unknown name.
+    pub fn from_name(name: &str) -> Option<Self> {
         ELEMENTS.iter().position(|(own, _)| *own == name).map(GdsElement)
     }
 
-    /// That of a key's type; `None` for those that LMCache does not write.
-    pub fn of(dtype: DType) -> Option<Self> {
-        dtype.gds_name().and_then(GdsElement::named)
+    /// The type of a key's elements; `None` for types that LMCache does not write.
+    pub fn from_dtype(dtype: DType) -> Option<Self> {
+        dtype.gds_name().and_then(GdsElement::from_name)
     }
 
-    /// Its word in headers.
+    /// Its name in headers.
     pub fn name(self) -> &'static str {
         ELEMENTS[self.0].0
     }
@@ -64,7 +64,7 @@ impl GdsElement {
     }
 }
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GdsHeader {
@@ -105,8 +105,8 @@ impl fmt::Display for GdsHeaderError {
             GdsHeaderError::Length => "header is cut off",
             GdsHeaderError::Text => "header is no JSON",
             GdsHeaderError::Fields => "header lacks a field",
-            GdsHeaderError::Element => "header has an element type that there is not",
-            GdsHeaderError::Format => "header has a memory format that there is not",
+            GdsHeaderError::Element => "header has an unknown element type",
+            GdsHeaderError::Format => "header has an unknown memory format",
             GdsHeaderError::Size => "header's shape has more bytes than 64 bits count",
         })
     }
@@ -134,7 +134,7 @@ impl GdsHeader {
             .try_fold(u64::from(self.element.bytes()), |bytes, n| bytes.checked_mul(*n))
     }
 
-    /// Bytes of the tensor as the offsets say, which LMCache takes for its size.
+    /// Bytes of the tensor by the offsets, which LMCache takes for its size.
     pub fn offset_bytes(&self) -> Option<i64> {
         self.contradiction.or_else(|| self.payload_bytes()?.try_into().ok())
     }
@@ -144,10 +144,9 @@ impl GdsHeader {
         self.metadata.iter().any(|(name, text)| name == "lmcache_version" && text == VERSION)
     }
 
-    /// The header of a chunk of `bytes` bytes that looks like this one but for its tokens. `None`
-    /// where there is none: it has not whole tokens, or this one's format does not say which
-    /// axis they are.
-    pub fn of_bytes(&self, bytes: u64) -> Option<Self> {
+    /// The header of a chunk of `bytes` bytes that differs from this one only in its tokens. `None`
+    /// if those are not whole tokens, or if the format does not define the axis of the tokens.
+    pub fn with_payload_bytes(&self, bytes: u64) -> Option<Self> {
         let mut other = GdsHeader::new(self.element, self.shape.clone(), self.format);
         if self.payload_bytes() == Some(bytes) {
             return Some(other);
@@ -215,10 +214,10 @@ impl GdsHeader {
         let text = rest.get(..len).unwrap_or(rest);
         let json = str::from_utf8(text).ok().and_then(json::parse).ok_or(GdsHeaderError::Text)?;
         let tensor = json.member("kvcache").ok_or(GdsHeaderError::Fields)?;
-        GdsHeader::of_json(tensor)
+        GdsHeader::from_json(tensor)
     }
 
-    fn of_json(tensor: &Json) -> Result<Self, GdsHeaderError> {
+    fn from_json(tensor: &Json) -> Result<Self, GdsHeaderError> {
         let member = |name| tensor.member(name).ok_or(GdsHeaderError::Fields);
         let (Json::Text(element), Json::Number(code)) = (member("dtype")?, member("fmt")?) else {
             return Err(GdsHeaderError::Fields);
@@ -240,11 +239,11 @@ impl GdsHeader {
             _ => None,
         });
         let mut header = GdsHeader {
-            element: GdsElement::named(element).ok_or(GdsHeaderError::Element)?,
+            element: GdsElement::from_name(element).ok_or(GdsHeaderError::Element)?,
             shape: shape.ok_or(GdsHeaderError::Fields)?,
             format: u64::try_from(*code)
                 .ok()
-                .and_then(MemoryFormat::of_code)
+                .and_then(MemoryFormat::from_code)
                 .ok_or(GdsHeaderError::Format)?,
             metadata: texts.collect(),
             contradiction: None,
@@ -265,7 +264,7 @@ impl GdsHeader {
 /// let shape: ChunkShape = "2x32x256x1024".parse()?;
 /// assert_eq!(shape.to_string().parse::<ChunkShape>()?, shape);
 /// let bytes = 2 * 32 * 256 * 1024 * 2;
-/// let header = shape.header(GdsElement::of(DType::BFloat16).unwrap(), bytes);
+/// let header = shape.header(GdsElement::from_dtype(DType::BFloat16).unwrap(), bytes);
 /// assert_eq!(header.and_then(|header| header.payload_bytes()), Some(bytes));
 /// # Ok::<(), kvtier_key::InvalidKey>(())
 /// ```
@@ -295,7 +294,7 @@ impl ChunkShape {
 
     /// The header of a chunk of `bytes` bytes; `None` where it has not whole tokens.
     pub fn header(&self, element: GdsElement, bytes: u64) -> Option<GdsHeader> {
-        GdsHeader::new(element, self.axes.clone(), self.format).of_bytes(bytes)
+        GdsHeader::new(element, self.axes.clone(), self.format).with_payload_bytes(bytes)
     }
 }
 

@@ -52,8 +52,8 @@ impl MemoryFormat {
         self as u8
     }
 
-    /// That of LMCache's number.
-    pub fn of_code(code: u64) -> Option<Self> {
+    /// The format of LMCache's number; `None` for an unknown number.
+    pub fn from_code(code: u64) -> Option<Self> {
         usize::try_from(code).ok().and_then(|code| NAMES.get(code)).map(|(format, _)| *format)
     }
 

@@ -131,9 +131,9 @@ impl NameForm {
     /// [`NameForm::format`] otherwise.
     pub fn format_lossy(&self, id: &KeyId) -> Result<String, InvalidKey> {
         match id {
-            KeyId::Object(key) => self.of_object(key),
-            KeyId::Engine(key) => self.of_engine(key),
-            KeyId::Layer(key) => self.of_engine(key),
+            KeyId::Object(key) => self.format_object(key),
+            KeyId::Engine(key) => self.format_engine(key),
+            KeyId::Layer(key) => self.format_engine(key),
         }
     }
 
@@ -153,7 +153,7 @@ impl NameForm {
         })
     }
 
-    fn of_object(&self, key: &ObjectKey) -> Result<String, InvalidKey> {
+    fn format_object(&self, key: &ObjectKey) -> Result<String, InvalidKey> {
         // The fields are public, so the key may have been put together without the checks of `new`.
         key.validate()?;
         match self {
@@ -170,7 +170,7 @@ impl NameForm {
         }
     }
 
-    fn of_engine(&self, key: &impl EngineName) -> Result<String, InvalidKey> {
+    fn format_engine(&self, key: &impl EngineName) -> Result<String, InvalidKey> {
         match self {
             NameForm::Text => Ok(key.text()),
             NameForm::S3NonMp { prefix } => path(prefix, &key.s3_name()?),
