@@ -28,6 +28,8 @@ pub struct Leadership {
 impl Leadership {
     /// Opens the file in `.kvtier`, without a try to lead.
     pub fn open(own: &Path) -> io::Result<Self> {
+        #[cfg(test)]
+        fail_if_requested()?;
         let path = own.join("evictor");
         let file = open_rw(&path)?;
         Ok(Leadership { path, file, leads: false })
@@ -100,6 +102,17 @@ impl Leadership {
             }
         }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread's next open fails.
+    pub static FAILS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[cfg(test)]
+fn fail_if_requested() -> io::Result<()> {
+    if FAILS.take() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
 
 impl Drop for Leadership {

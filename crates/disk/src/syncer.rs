@@ -91,6 +91,13 @@ impl Shared {
     }
 }
 
+impl Drop for Syncer {
+    /// Ends the thread of a tier whose open failed. Its `sync` keeps the tier's state alive.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl fmt::Debug for Syncer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Syncer({} waiting)", self.shared.lock().calls.len())

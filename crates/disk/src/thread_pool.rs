@@ -52,17 +52,31 @@ struct Queue {
 
 impl ThreadPool {
     pub fn start(name: &str, threads: usize) -> std::io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let spawn = |n| {
-            let theirs = Arc::clone(&shared);
-            // One thread runs only reads, so that loads continue while all writes block.
-            let writes = n > 0 || threads == 1;
+        let mut n = 0;
+        let spawn = |theirs: Arc<Shared>, writes| {
+            n += 1;
             std::thread::Builder::new()
-                .name(format!("{name}-{n}"))
+                .name(format!("{name}-{}", n - 1))
                 .spawn(move || theirs.run(writes))
         };
-        let threads = (0..threads).map(spawn).collect::<Result<Vec<_>, _>>()?;
-        Ok(ThreadPool { shared, threads: Mutex::new(threads) })
+        ThreadPool::start_by(Arc::default(), threads, spawn)
+    }
+
+    /// The same by `spawn`, which starts a thread; the flag says whether it runs writes too.
+    fn start_by(
+        shared: Arc<Shared>,
+        threads: usize,
+        mut spawn: impl FnMut(Arc<Shared>, bool) -> std::io::Result<JoinHandle<()>>,
+    ) -> std::io::Result<Self> {
+        let pool = ThreadPool { shared, threads: Mutex::default() };
+        for n in 0..threads {
+            // One thread runs only reads, so that loads continue while all writes block.
+            let writes = n > 0 || threads == 1;
+            // Where this fails, the drop of the pool ends the threads that run already.
+            let thread = spawn(Arc::clone(&pool.shared), writes)?;
+            pool.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(pool)
     }
 
     /// Queues `job`. After [`close`](ThreadPool::close) it is dropped, and with it the operation's slot,
@@ -150,6 +164,13 @@ impl Shared {
     }
 }
 
+impl Drop for ThreadPool {
+    /// Ends the threads of a pool that was never closed: one of a tier whose open failed.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue = self.shared.lock();
@@ -162,6 +183,22 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::*;
+
+    #[test]
+    fn a_pool_whose_last_thread_cannot_start_ends_the_others() {
+        let shared = Arc::<Shared>::default();
+        let weak = Arc::downgrade(&shared);
+        let mut left = 2;
+        let start = |shared: Arc<Shared>, writes| {
+            if left == 0 {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
+            left -= 1;
+            Ok(std::thread::spawn(move || shared.run(writes)))
+        };
+        ThreadPool::start_by(shared, 3, start).unwrap_err();
+        assert!(weak.upgrade().is_none(), "a thread still runs");
+    }
 
     #[test]
     fn a_read_passes_writes_that_are_stuck() {

@@ -73,6 +73,25 @@ fn write(dir: &Path, key: &Key) {
     assert!(Directory::open(dir).unwrap().writer().unwrap().write(&chunk).unwrap());
 }
 
+/// Threads that were started would keep the state alive, and with it this process's registration.
+#[test]
+fn an_open_that_fails_late_leaves_neither_threads_nor_a_registration() {
+    for layout in [Layout::Kvtier, Layout::LmcacheMp] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = |bytes| {
+            let mut config = DiskConfig::new(dir.path(), bytes);
+            config.layout = layout;
+            config
+        };
+        crate::leadership::FAILS.set(true);
+        Disk::open(config(1 << 20), Idle).unwrap_err();
+        let registered = fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count();
+        assert_eq!(registered, 0, "{layout}");
+        // Beside a living process, another cap would be refused.
+        drop(Disk::open(config(1 << 21), Idle).unwrap());
+    }
+}
+
 #[test]
 fn a_chunk_that_is_being_evicted_is_not_discovered() {
     let dir = tempfile::tempdir().unwrap();

@@ -54,6 +54,13 @@ impl<M: Mover> Sweeper<M> {
     }
 }
 
+impl<M: Mover> Drop for Sweeper<M> {
+    /// Ends the thread of a tier whose open failed. It keeps the tier's state alive.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl<M: Mover> fmt::Debug for Sweeper<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Sweeper")
