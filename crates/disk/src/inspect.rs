@@ -22,7 +22,7 @@ use ledger_updates::Accounting;
 
 mod check_file;
 mod chunk_file;
-mod foreign;
+mod foreign_files;
 mod ledger_updates;
 mod read;
 mod summary;
@@ -116,13 +116,13 @@ impl Directory {
     /// The foreign layout of a directory without a manifest: that of the first file name that fits
     /// one.
     pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
-        foreign::detect_layout(root)
+        foreign_files::detect_layout(root)
     }
 
     /// The shape of a chunk in a directory of a layout with headers; `None` where no chunk states one,
     /// and for a missing directory. The chunk may be shorter than a full one.
     pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
-        if layout.has_headers() { foreign::find_shape(root, layout) } else { Ok(None) }
+        if layout.has_headers() { foreign_files::find_shape(root, layout) } else { Ok(None) }
     }
 
     fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {
@@ -186,7 +186,7 @@ impl Directory {
         };
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
-            foreign::check(&mut file, &self.path(chunk), self.layout, chunk, &mut |_| {})
+            foreign_files::check(&mut file, &self.path(chunk), self.layout, chunk, &mut |_| {})
         } else if meta.len() == file_len(chunk.len) {
             read_and_check(&mut file, chunk, &mut |_| {})
         } else {
@@ -208,7 +208,7 @@ impl Directory {
         // Before the file goes: the generation of the ledger must be that from before the unlink.
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
-        foreign::remove_sidecar(self.layout, &self.path(chunk))?;
+        foreign_files::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
@@ -267,7 +267,7 @@ impl Directory {
             }
             return Ok(false);
         }
-        foreign::remove_sidecar(self.layout, &path)?;
+        foreign_files::remove_sidecar(self.layout, &path)?;
         let kept = quarantine::keep(&own, &taken, self.quarantine_bytes_max)?;
         release(counted.saturating_sub(kept));
         if let Some(accounting) = &accounting {
@@ -294,7 +294,7 @@ impl Directory {
         mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
     ) -> io::Result<()> {
         if self.layout.is_foreign() {
-            return foreign::walk(&self.root, self.layout, each);
+            return foreign_files::walk(&self.root, self.layout, each);
         }
         for shard in 0..=255 {
             let entries = match fs::read_dir(name::shard(&self.root, shard)) {

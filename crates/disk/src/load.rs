@@ -5,7 +5,7 @@
 //!
 //! 1. [`begin`](LoadOp::begin), on the pool: the index or the directory names the chunk's length.
 //!    No chunk, or too little memory for it, is a miss. Foreign layouts branch off here
-//!    (`layout/load.rs`).
+//!    (`layout/foreign_load.rs`).
 //! 2. `open`: opens the file and compares its length with its name.
 //! 3. [`take_buffers`](LoadOp::take_buffers): leases the tier's own memory. Where all of it is in
 //!    use, the load waits in the memory queue and begins again, since the file may be another then.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use kvtier_key::{Facts, GDS_HEADER_BYTES, GdsHeader};
 
-use super::{ChunkName, Damage, Directory, foreign, regular};
+use super::{ChunkName, Damage, Directory, foreign_files, regular};
 use crate::name::{PAGE, file_len};
 use crate::{footer, history};
 
@@ -48,7 +48,7 @@ impl ChunkFile {
             let canonical = Some(key.to_vec());
             return Ok(Ok(ChunkFile { file_bytes, facts: Some(facts), canonical, header: None }));
         }
-        let facts = match foreign::facts(&file)? {
+        let facts = match foreign_files::facts(&file)? {
             Ok(facts) => facts,
             Err(damage) => return Ok(Err(damage)),
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
 
-use super::{ChunkName, Damage, Directory, foreign, read_and_check, read_footer, regular};
+use super::{ChunkName, Damage, Directory, foreign_files, read_and_check, read_footer, regular};
 use crate::name::file_len;
 
 /// The key of a chunk, as far as its file states it.
@@ -30,13 +30,13 @@ impl Directory {
             return Ok(Source::Damaged(Damage::Kind));
         };
         if self.layout().is_foreign() {
-            let facts = match foreign::facts(&file)? {
+            let facts = match foreign_files::facts(&file)? {
                 Ok(facts) => facts,
                 Err(damage) => return Ok(Source::Damaged(damage)),
             };
             return Ok(
                 match (facts, chunk.name.as_deref().and_then(|name| self.layout().key_of(name))) {
-                    (Some(facts), _) => foreign::key_of(self.layout(), chunk, &facts)
+                    (Some(facts), _) => foreign_files::key_of(self.layout(), chunk, &facts)
                         .map_or_else(Source::Damaged, Source::Key),
                     (None, Some(id)) => Source::Unverified(Key::new(Arc::clone(unverified), id)),
                     (None, None) => Source::Damaged(Damage::Swapped),
@@ -63,7 +63,7 @@ impl Directory {
         let mut payload = Vec::with_capacity(chunk.len as usize);
         let mut each = |piece: &[u8]| payload.extend_from_slice(piece);
         let found = if self.layout().is_foreign() {
-            foreign::check(&mut file, &self.path(chunk), self.layout(), chunk, &mut each)
+            foreign_files::check(&mut file, &self.path(chunk), self.layout(), chunk, &mut each)
         } else if file.metadata()?.len() == file_len(chunk.len) {
             read_and_check(&mut file, chunk, &mut each)
         } else {

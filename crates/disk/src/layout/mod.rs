@@ -6,10 +6,10 @@
 //! loads verify the bytes, are in an extended attribute; see [`xattr_facts`].
 
 mod find_chunk;
+mod foreign_load;
 mod foreign_state;
 pub mod headers;
 mod lengths;
-mod load;
 mod shapes;
 mod sweep;
 mod vllm;
@@ -22,8 +22,8 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
+pub use foreign_load::{begin as begin_load, behind};
 pub use foreign_state::Foreign;
-pub use load::{begin as begin_load, behind};
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 pub use vllm::{agree_on_run_config, find_run_config};
