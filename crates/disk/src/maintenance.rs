@@ -46,11 +46,15 @@ impl Maintenance {
             let mut last = false;
             while !last {
                 let due = tasks.shared.clock.now() + tasks.tick;
+                let mut follow_at = tasks.shared.clock.now() + FOLLOW_EVERY;
                 while !*stopped && tasks.shared.clock.now() < due {
-                    let soon = due.min(tasks.shared.clock.now() + FOLLOW_EVERY);
-                    stopped = tasks.shared.clock.wait_until(wake, stopped, soon);
+                    stopped = tasks.shared.clock.wait_until(wake, stopped, due.min(follow_at));
+                    if *stopped || tasks.shared.clock.now() < follow_at {
+                        continue;
+                    }
+                    follow_at = tasks.shared.clock.now() + FOLLOW_EVERY;
                     // Between the rounds as well, where lookups in memory depend on it.
-                    if !*stopped && tasks.shared.freshness.is_wanted() {
+                    if tasks.shared.freshness.is_wanted() {
                         drop(stopped);
                         tasks.shared.follow_for_lookups();
                         stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
