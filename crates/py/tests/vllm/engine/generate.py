@@ -1,4 +1,5 @@
-"""vLLM in one process, which answers one JSON line for each that it reads.
+"""vLLM in one process, which answers one JSON line for each that it reads: a request with its tokens, one that is only started (``later``) with its
+name, a name (``wait``) with the tokens of that request, and ``counters``.
 
 python generate.py MODEL ENGINE_ID SECONDARY_TIERS
 """
@@ -51,6 +52,35 @@ def counters():
     return found
 
 
+class Requests:
+    """The requests of an engine, which it steps until the wanted one has finished."""
+
+    def __init__(self, engine):
+        self.engine, self.began, self.finished = engine, {}, {}
+
+    def start(self, asked):
+        name = f"request-{len(self.began)}"
+        self.began[name] = time.monotonic()
+        sampling = SamplingParams(temperature=0, max_tokens=asked["out"], logprobs=1, ignore_eos=True)
+        self.engine.add_request(name, {"prompt_token_ids": asked["ids"]}, sampling)
+        return name
+
+    def step(self):
+        self.finished.update({one.request_id: one for one in self.engine.step() if one.finished})
+
+    def answer(self, name):
+        while name not in self.finished:
+            self.step()
+        found = self.finished.pop(name)
+        text = found.outputs[0]
+        return {
+            "seconds": round(time.monotonic() - self.began[name], 3),
+            "tokens": list(text.token_ids),
+            "cached": found.num_cached_tokens,
+            "logprobs": [by_token[token].logprob for by_token, token in zip(text.logprobs, text.token_ids)],
+        }
+
+
 def main(model, engine_id, tiers):
     engine = LLM(
         model=model,
@@ -66,22 +96,21 @@ def main(model, engine_id, tiers):
         seed=0,
         kv_transfer_config=transfer_config(engine_id, json.loads(tiers)),
     )
+    requests = Requests(engine.llm_engine)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         asked = json.loads(line)
         if asked.get("counters"):
             print(json.dumps(counters()), file=answers)
             continue
-        began = time.monotonic()
-        sampling = SamplingParams(temperature=0, max_tokens=asked["out"], logprobs=1, ignore_eos=True)
-        [found] = engine.generate([{"prompt_token_ids": asked["ids"]}], sampling, use_tqdm=False)
-        text = found.outputs[0]
-        answer = {
-            "seconds": round(time.monotonic() - began, 3),
-            "tokens": list(text.token_ids),
-            "cached": found.num_cached_tokens,
-            "logprobs": [by_token[token].logprob for by_token, token in zip(text.logprobs, text.token_ids)],
-        }
+        name = asked["wait"] if "wait" in asked else requests.start(asked)
+        if asked.get("later"):
+            # Until its lookups were answered and its loads began.
+            for _ in range(20):
+                requests.step()
+            answer = {"name": name}
+        else:
+            answer = requests.answer(name)
         print(json.dumps(answer), file=answers)
     engine.llm_engine.engine_core.shutdown()
 

@@ -19,6 +19,7 @@ import uuid
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../.."))
 import bucket  # noqa: E402
+import hang  # noqa: E402
 
 MODEL = os.environ.get("KVTIER_VLLM_MODEL")
 if not MODEL:
@@ -74,6 +75,15 @@ class Engine:
 
     def ask(self, ids, out=8):
         self.send(ids=ids, out=out)
+        return self.answer()
+
+    def start(self, ids, out=8):
+        """Starts a request, and leaves it to later requests to take it on. Returns its name."""
+        self.send(ids=ids, out=out, later=True)
+        return self.answer()["name"]
+
+    def wait(self, name):
+        self.send(wait=name)
         return self.answer()
 
     def counters(self):
@@ -191,7 +201,7 @@ class Damaged(Case):
         for then, now in zip(cold, again):
             self.assertEqual(now["cached"], 0)
             self.same_tokens(then, now)
-        self.assertGreaterEqual(engine.counters()["kvtier_load_misses_total file corrupt"], 2)
+        self.assertGreaterEqual(engine.counters()["kvtier_load_misses_total corrupt"], 2)
 
     def test_vllms_own_tier_answers_wrong_tokens_from_the_same_damage(self):
         tiers = [{"type": "fs", "root_dir": self.dir}]
@@ -284,6 +294,33 @@ class Down(Case):
             self.assertLess(time.monotonic(), deadline, "it does not come back")
         server.stop()
         self.assertEqual(len(engine.ask(prompt(77))["tokens"]), 8)
+
+
+class Hung(Case):
+    def test_a_device_that_hangs_costs_time_alone(self):
+        device = hang.Device()
+        self.addCleanup(device.close)
+        tiers = self.tier(self.file(path=device.path + "/kv", bytes="128MiB"), timeout_seconds=5)
+        wanted = [prompt(1), prompt(2), prompt(3)]
+        cold, _ = self.cold(tiers, wanted)
+        engine = self.engine(tiers)
+        # Before the engine ends, which waits for the device.
+        self.addCleanup(device.go_on)
+        device.hang()
+        # Its chunks are found. It waits for them, since the kernel may write to their memory at any time.
+        held = engine.start(wanted[0])
+        time.sleep(6)
+        # From the deadline of that load on the engine computes, though it has this prompt on the device too.
+        began = time.monotonic()
+        for _ in range(2):
+            again = engine.ask(wanted[1])
+            self.same_tokens(cold[1], again)
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertEqual(engine.counters()["kvtier_overdue_loads"], 1)
+        device.go_on()
+        self.same_tokens(cold[0], engine.wait(held))
+        # What was on the device all the time is found again.
+        self.assertEqual(engine.ask(wanted[2])["cached"], FULL)
 
 
 if __name__ == "__main__":
