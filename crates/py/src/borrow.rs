@@ -92,6 +92,8 @@ impl BatchBorrow {
         if lock(&self.0.0).ranges == 0 {
             return;
         }
+        // The timer's thread is started only where a medium keeps memory past its answer, which is
+        // rare.
         let expire: Arc<dyn Expire> = self.0.clone();
         if let (Some(deadline), Some(timer)) =
             (Instant::now().checked_add(timeout), timer.started())
@@ -100,6 +102,8 @@ impl BatchBorrow {
         }
         poll_fn(|context| {
             let mut state = lock(&self.0.0);
+            // Checked under the lock under which the last drop takes the waker: no wake-up falls
+            // between.
             if state.ranges == 0 || state.is_timed_out {
                 return Poll::Ready(());
             }
@@ -113,6 +117,8 @@ impl BatchBorrow {
 impl Expire for BorrowCount {
     fn expire(&self, _: Instant) -> Option<Instant> {
         let mut state = lock(&self.0);
+        // The ranges stay reserved. Only the wait ends, and a new load into them is refused until
+        // the medium drops them.
         state.is_timed_out = true;
         let waker = state.waker.take();
         drop(state);
@@ -124,6 +130,7 @@ impl Expire for BorrowCount {
 impl ReturnTimer {
     /// `None` if its thread could not be started; the wait then has no limit.
     fn started(&self) -> Option<&Timekeeper> {
+        // Without a thread for it the wait has no limit, which is safe: it only takes longer.
         self.0.get_or_init(|| Timekeeper::start("kvtier-py").ok()).as_ref()
     }
 }
@@ -134,6 +141,7 @@ impl Drop for BorrowedRange {
         self.reserved = None;
         let mut state = lock(&self.borrow.0);
         state.ranges -= 1;
+        // Woken without the lock: the waker may poll at once, which takes it.
         let waker = if state.ranges == 0 { state.waker.take() } else { None };
         drop(state);
         waker.into_iter().for_each(Waker::wake);
@@ -166,6 +174,8 @@ impl Drop for ReservedRange {
 
 /// Reserved ranges never overlap, so of those that start before `end` the last one ends last.
 fn is_free(ranges: &BTreeMap<usize, usize>, start: usize, end: usize) -> bool {
+    // Reserved ranges never overlap, so the last one that begins before `end` is the only one that
+    // can reach into the new range.
     ranges.range(..end).next_back().is_none_or(|(_, last_end)| *last_end <= start)
 }
 

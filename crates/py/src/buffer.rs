@@ -33,6 +33,8 @@ struct HostBuffer {
     base: NonNull<u8>,
     len: usize,
     /// Dropped after the buffer is in `RETURNED`.
+    // Dropped last, after the export was handed over: the range then counts as returned, and the
+    // caller may free or reuse the memory.
     _range: BorrowedRange,
 }
 
@@ -55,6 +57,7 @@ impl HostBuffer {
         }
         let len = buffer.len_bytes();
         let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
+        // After the checks: a range that is refused must not stay reserved.
         let range = borrower.range(base.addr().get(), len, write)?;
         Ok(HostBuffer { buffer: Some(buffer), base, len, _range: range })
     }
@@ -100,10 +103,12 @@ pub fn borrow_all<M>(
         return Err(format!("{keys} keys and {} buffers: give one buffer a key", bufs.len()));
     }
     let borrower = Borrower::new(targets);
+    // A tuple holds the parts of one chunk, in order. Anything else is the whole of it.
     let of_key = |object: &Bound<'_, PyAny>| match object.cast::<PyTuple>() {
         Ok(parts) => parts.iter().map(|part| borrow_one(&part, &borrower)).collect(),
         Err(_) => Ok(vec![borrow_one(object, &borrower)?]),
     };
+    // The first buffer that is wrong ends the batch. Those before it are returned by their drops.
     let memory = bufs.iter().map(of_key).collect::<PyResult<_>>().map_err(|e| e.to_string())?;
     Ok(BorrowedMemory { memory, borrow: borrower.into_borrow() })
 }

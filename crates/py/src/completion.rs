@@ -69,7 +69,10 @@ impl Wake for BatchWaker {
 
 impl EventSignal {
     fn new() -> std::io::Result<Self> {
+        // Non-blocking: a write to a full counter and a read of an empty one must not stop a tier's
+        // thread. Close-on-exec: a child of the host has no use for it.
         let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        // The caller may close its descriptor: wake-ups go to the other one.
         let caller_fd = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
         Ok(EventSignal { fd, caller_fd, woken: Mutex::default() })
     }
@@ -97,6 +100,8 @@ impl EventSignal {
 impl Drop for EventSignal {
     fn drop(&mut self) {
         let own = eventfd_id(self.fd.as_fd().as_raw_fd());
+        // Two descriptors of one counter have one id. Where the caller closed its own, the number
+        // may mean another file by now, which must stay open.
         if own.is_some() && own == eventfd_id(self.caller_fd) {
             // SAFETY: the number still names the duplicate made in `new`, which nothing else owns.
             drop(unsafe { OwnedFd::from_raw_fd(self.caller_fd) });
@@ -131,6 +136,8 @@ impl<T> CompletionQueue<T> {
         batches.last_id += 1;
         let id = batches.last_id;
         batches.running.insert(id, Box::pin(batch));
+        // Polled here for the first time, since a tier answers many batches from memory at once.
+        // Then no wake-up comes, and a signal without an id makes the caller collect the result.
         if batches.poll(id, &self.signal) {
             self.signal.notify(None);
         }
@@ -140,6 +147,7 @@ impl<T> CompletionQueue<T> {
     /// The batches that completed since the last call, in the order of their completion. Never
     /// waits.
     pub fn poll(&self) -> Vec<Completion<T>> {
+        // Before the lock on the batches: a thread that wakes one meanwhile only records its id.
         let woken = self.signal.take();
         let mut batches = self.batches();
         for id in woken {
@@ -163,6 +171,7 @@ impl<T> Batches<T> {
     /// Polls a batch; returns whether it completed.
     fn poll(&mut self, id: u64, signal: &Arc<EventSignal>) -> bool {
         // A batch may be woken again after it completed.
+        // The id is never used again, so a late wake-up finds nothing.
         let Some(batch) = self.running.get_mut(&id) else { return false };
         let waker = Waker::from(Arc::new(BatchWaker { id, signal: Arc::clone(signal) }));
         let Poll::Ready(result) = batch.as_mut().poll(&mut Context::from_waker(&waker)) else {

@@ -114,7 +114,8 @@ impl Connector {
 
     /// Looks up which keys are stored. A found chunk is held for 60 s or until it is loaded.
     fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<u64> {
-        // A failed lookup is a miss of each key. LMCache reads the flags only of a successful batch.
+        // A failed lookup is a miss of each key. LMCache reads the flags only of a successful
+        // batch.
         let always_ok = |result| ConnectorResult { is_ok: true, ..with_successes(result) };
         self.queue.submit(py, keys, |store, keys| store.lookup(keys, Mode::Each, true), always_ok)
     }

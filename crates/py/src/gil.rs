@@ -40,7 +40,10 @@ impl<T: Send> Deref for DropWithoutGil<T> {
 impl<T: Send> Drop for DropWithoutGil<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, in the drop.
+        // An option, because the closure below may never run: without an interpreter nothing can be
+        // attached, and the value is dropped here then.
         let mut inner = Some(unsafe { ManuallyDrop::take(&mut self.0) });
+        // Otherwise `inner` is dropped at the end of this function, with the GIL held.
         if !FINALIZING.load(Ordering::Acquire) {
             let _ = Python::try_attach(|py| py.detach(|| drop(inner.take())));
         }

@@ -62,8 +62,11 @@ impl StoreHandle {
     /// or if closing fails.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
+        // First: a scrape during the close would report tiers that are half closed as unhealthy.
         py.detach(|| self.store.stop_metrics());
         let timeout = self.store.settings.timeout.saturating_add(CLOSE_GRACE);
+        // Each caller has a ticket of its own, which ends when the tiers have: also the second
+        // waits.
         match wait_until(py, self.store.tier().close(), Instant::now().checked_add(timeout))? {
             Some(closed) => closed.map_err(|e| PyRuntimeError::new_err(error_chain(&e))),
             None => {
@@ -89,6 +92,7 @@ impl Drop for StoreHandle {
     /// leaked there.
     fn drop(&mut self) {
         if self.check().is_err() {
+            // One more reference than holders: the count never reaches zero in this process.
             std::mem::forget(self.store());
         }
     }

@@ -58,6 +58,8 @@ impl Exported {
             ));
         }
         let len = buffer.len_bytes();
+        // An empty buffer may have no address. Nothing is ever read through this one: its length is
+        // 0.
         let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
         Ok(Exported { buffer: Some(buffer), base, len })
     }
@@ -95,6 +97,8 @@ impl Exported {
         bytes: usize,
         borrower: &Borrower<'_>,
     ) -> Result<Lease, String> {
+        // The bytes of the memory's owner count as no content: what the medium does not write is
+        // not part of the chunk.
         let mut lease = Lease::from_owner(self.range(offset, bytes, borrower, true)?);
         lease.assume_filled(0);
         Ok(lease)
@@ -107,12 +111,14 @@ impl Exported {
         borrower: &Borrower<'_>,
         write: bool,
     ) -> Result<RangeOwner, String> {
+        // The offsets come from Python: this check is what keeps `RangeOwner` inside of the export.
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
             return Err(format!(
                 "{bytes} bytes at {offset} lie outside of the registered {} bytes",
                 self.len
             ));
         }
+        // Refused while a load writes to any byte of it: the memory would hold parts of two chunks.
         let borrowed = borrower.free_range(self.address() + offset, bytes, write)?;
         Ok(RangeOwner { region: Arc::clone(self), offset, bytes, _borrowed: borrowed })
     }
@@ -184,6 +190,7 @@ impl Region {
         let slice = range
             .cast::<PySlice>()
             .map_err(|_| PyTypeError::new_err("name a range: region[begin:end]"))?;
+        // Python's own rules for slices: negative ends count from the end, and long ones are cut.
         let at = slice.indices(region.len() as isize)?;
         if at.step != 1 {
             return Err(PyValueError::new_err("a range of a region has no step"));
@@ -209,6 +216,7 @@ impl Region {
     }
 
     /// Gives the buffer back to its owner as soon as no batch uses it.
+    // Batches in flight keep the export: it ends with the last of them, in a later call.
     fn release(&self, py: Python<'_>) {
         drop(self.lock().take());
         returned::release(py);

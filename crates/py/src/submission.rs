@@ -112,14 +112,19 @@ impl<T: Send + 'static> SubmissionQueue<T> {
         let completions = &self.completions;
         Ok(without_gil(py, || match borrowed {
             Ok(BorrowedMemory { memory, borrow }) => {
+                // The batch holds the store: its timer must outlive the wait below, also after
+                // `close`.
                 let store = handle.store();
                 let batch = op(handle.store(), handle.parse_keys(keys), memory);
                 completions.start(async move {
                     let result = batch.await;
+                    // Only then does the caller get the result, and with it the right to reuse its
+                    // memory.
                     borrow.returned(&store.return_timer, store.settings.return_timeout).await;
                     convert(result)
                 })
             }
+            // A wrong buffer fails its batch, whose end the caller collects like any other.
             Err(text) => {
                 let failed = convert(BatchResult::failed(keys.len(), text));
                 completions.start(std::future::ready(failed))

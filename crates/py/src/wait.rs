@@ -62,6 +62,8 @@ pub fn wait_for_buffers<T: Send>(
     future: impl Future<Output = T> + Send,
 ) -> PyResult<T> {
     let mut future = pin!(future);
+    // Ctrl-C does not end the wait: the medium may write to the caller's memory until it returns
+    // it. A second one does, for a user who has decided to end the process.
     let mut raised = None;
     loop {
         match wait_once(py, future.as_mut()) {
@@ -79,12 +81,15 @@ fn wait_once<T: Send>(
     mut future: Pin<&mut (impl Future<Output = T> + Send)>,
 ) -> PyResult<Option<T>> {
     buffer::release_returned(py);
+    // A wake-up that comes between the poll and the park is not lost: `unpark` leaves a token, with
+    // which the next park returns at once.
     let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
     let output = py.detach(|| {
         let mut context = Context::from_waker(&waker);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Some(output);
         }
+        // Not for longer: handlers of signals run only when this thread asks for them, below.
         thread::park_timeout(SIGNAL_CHECK_INTERVAL);
         None
     });

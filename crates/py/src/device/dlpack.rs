@@ -40,8 +40,8 @@ pub fn memory(object: &Bound<'_, PyAny>) -> PyResult<Option<DeviceMemory>> {
     let exported = object.call_method("__dlpack__", (), Some(&kwargs))?;
     let capsule =
         exported.cast_into::<PyCapsule>().map_err(|_| wrong("its __dlpack__ gives no capsule"))?;
-    // A consumer that takes the tensor renames the capsule. The tensor stays in the capsule here, so
-    // that the capsule frees it when it is dropped.
+    // A consumer that takes the tensor renames the capsule. The tensor stays in the capsule here,
+    // so that the capsule frees it when it is dropped.
     let at = capsule
         .pointer_checked(Some(c"dltensor"))
         .map_err(|_| wrong("its __dlpack__ gives no tensor"))?;

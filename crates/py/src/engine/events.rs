@@ -93,11 +93,13 @@ impl Listener for EventLog {
 impl Log {
     fn insert(&mut self, digest: Digest, name: &[u8], is_stored: bool) {
         if let Some(known) = self.names.get_mut(&digest) {
+            // Never back to `false` here: only the tier says that a chunk is gone.
             known.is_stored |= is_stored;
             return;
         }
         self.names.insert(digest, Name { name: name.into(), is_stored });
         self.order.push_back(digest);
+        // A name costs about 150 bytes. A million of them is more than the chunks of most disks.
         if self.order.len() > NAMES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -106,6 +108,8 @@ impl Log {
     }
 
     fn stored(&mut self, key: &Digest) {
+        // A chunk of another process whose name was never seen here: the digest alone says nothing
+        // to the engine.
         let Some(entry) = self.names.get_mut(key) else { return };
         entry.is_stored = true;
         let name = entry.name.clone();
@@ -123,6 +127,7 @@ impl Log {
     fn push(&mut self, event: ChunkEvent) {
         self.events.push_back(event);
         if self.events.len() > EVENTS_MAX {
+            // Newer events say more about what is there now.
             self.events.pop_front();
             self.dropped += 1;
         }

@@ -160,6 +160,7 @@ impl ChainEnds {
 
     /// Splits the chunks of a job into runs, in the order of their chains.
     fn runs<M>(&self, mut chunks: Vec<JobChunk<M>>) -> Vec<Run<M>> {
+        // The engine names chunks in any order. A tier learns a chain from the order in a batch.
         chunks.sort_by_key(|chunk| (chunk.group, chunk.depth));
         let mut ends = self.lock();
         let mut runs: Vec<Run<M>> = Vec::new();
@@ -167,16 +168,19 @@ impl ChainEnds {
         for chunk in chunks {
             let (group, depth) = (chunk.group, chunk.depth);
             let continues = last.is_some_and(|(last_group, last_depth)| {
+                // Chunks of unknown depth (`None` after `None`) form one run too, without a chain.
                 last_group == group && last_depth.map(|last| last.checked_add(1)) == depth.map(Some)
             });
             last = Some((group, depth));
             if let Some(run) = runs.last_mut().filter(|_| continues) {
                 run.chunks.push(chunk);
             } else {
+                // The parent is what this request stored or loaded before, in an earlier job.
                 let chain = depth.and_then(|depth| chain_at(ends.get(&group), depth));
                 runs.push(Run { chain, chunks: vec![chunk] });
             }
         }
+        // Only now: the runs above must see the ends of earlier jobs, and not of this one.
         for run in &runs {
             if let Some((JobChunk { key, group, .. }, depth)) =
                 run.chunks.last().and_then(|chunk| Some((chunk, chunk.depth?)))
@@ -193,6 +197,7 @@ fn chain_at(end: Option<&ChainEnd>, depth: u32) -> Option<Chain> {
     if depth == 0 {
         return Some(Chain { parent: None, depth });
     }
+    // After a gap the parent is unknown: the engine had the chunks between itself.
     end.filter(|end| end.depth + 1 == depth).map(|end| Chain { parent: Some(end.digest), depth })
 }
 
@@ -238,6 +243,7 @@ impl JobEnd {
     }
 
     fn record(&mut self, result: BatchResult) {
+        // The first error is mostly the cause of the others.
         if let (None, Some(error)) = (&self.error, result.error) {
             self.error = Some(error);
         }
@@ -270,8 +276,11 @@ pub async fn save(
                 let (kind, text) = shed_error(reason);
                 result.record(kind, text.into());
             }
+            // Other answers may be added to the type: none of them is taken for a stored chunk.
             Ok(_) => result.record(ErrorKind::Full, "the chunk was not kept".into()),
             Err(e) => {
+                // The medium may still publish the chunk, from rows that the engine reuses by then.
+                // Its checksum would not match; as a miss it is not even asked for.
                 end.failed_saves.push(at);
                 result.record_error(&e);
             }
@@ -308,6 +317,7 @@ pub async fn load(
     for (at, done) in join_all(runs.collect()).await.into_iter().flatten() {
         let mut result = BatchResult::new(0);
         match done.result {
+            // A shorter chunk would leave bytes of another chunk in the rest of the row.
             Ok(Loaded::Hit { len }) if wanted.get(&at) == Some(&len) => {
                 end.done[at] = true;
                 end.bytes += len;
@@ -337,6 +347,7 @@ pub async fn load(
 async fn load_run(store: &Store, start: &JobStart, run: Run<Lease>) -> RunDone<Load, Loaded> {
     let places: Vec<usize> = run.chunks.iter().map(|chunk| chunk.at).collect();
     let ops = run.chunks.into_iter().map(|chunk| Load { key: chunk.key, into: chunk.memory });
+    // Before all else: a request of a user waits for these chunks.
     let ctx = ctx(store, start, Class::Demand, run.chain);
     places.into_iter().zip(store.tier().load_waiting(&ctx, ops.collect()).await).collect()
 }

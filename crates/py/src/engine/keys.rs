@@ -96,11 +96,14 @@ impl KeySpace {
             .map_err(|e| e.to_string())?;
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = tenants.get(name).cloned().unwrap_or_else(|| {
+            // All rows of vLLM's memory have one length, so a chunk of another one is none of this
+            // engine's.
             let all = Namespace::new(name, self.layout).with_partial(false);
             let with_bytes =
                 |ns: Namespace, group: &u32| ns.with_chunk_bytes(*group, self.chunk_bytes);
             Arc::new(self.group_tokens.keys().fold(all, with_bytes).with_salts_as_tenants())
         });
+        // Tenants come from requests: users must not be able to fill the memory with names.
         if tenants.len() < TENANTS_MAX {
             tenants.insert(name.to_owned(), Arc::clone(&namespace));
         }
@@ -110,6 +113,7 @@ impl KeySpace {
     /// The number of chunks before the one that ends at token `end` of its request; `None` if unknown.
     pub fn depth(&self, group: u32, end: Option<u64>) -> Option<u32> {
         let tokens = *self.group_tokens.get(&group)?;
+        // Rounded up: vLLM may give a position inside of a chunk, such as that of a partial tail.
         let chunks = end?.div_ceil(tokens.max(1));
         u32::try_from(chunks.checked_sub(1)?).ok()
     }

@@ -139,6 +139,8 @@ impl Asker {
             if Arc::strong_count(&theirs) == 1 {
                 return;
             }
+            // No hold: the engine may ask for a chunk and never load it. One that is evicted in
+            // between is a miss at its load.
             let ctx = Ctx::within(LOOKUP_TIMEOUT).with_class(Class::Demand);
             let ticket = store.tier().lookup(&ctx, keys, Mode::Each, Hold::None);
             *theirs.lock() = Some(ticket);
@@ -213,8 +215,11 @@ impl FailedChunks {
         self.failures += 1;
         self.all.insert(digest, self.failures);
         self.order.push_back((self.failures, digest));
+        // The second bound is for chunks that fail and are stored in turn: each leaves an old entry
+        // in `order`.
         while self.all.len() > FAILED_MAX || self.order.len() > 2 * FAILED_MAX {
             let Some((number, oldest)) = self.order.pop_front() else { return };
+            // An entry with an older number is of a chunk that failed again: the newer one counts.
             if self.all.get(&oldest) == Some(&number) {
                 self.all.remove(&oldest);
             }
@@ -241,6 +246,8 @@ impl Lookups {
     }
 
     fn answer(&mut self, tier: &dyn Tier, key: &Key) -> Answer {
+        // Before the index, which may still have the chunk: it was not quarantined where the medium
+        // failed, and its load would fail again and again.
         if self.failed.all.contains_key(key.digest()) {
             return Answer::Miss;
         }
@@ -253,12 +260,15 @@ impl Lookups {
 
     fn answer_unknown(&mut self, key: &Key) -> Answer {
         let (now, digest) = (Instant::now(), key.digest());
+        // Answers of tiers that remember none themselves, and of batches that came too late.
         if let Some(answer) = self.answers.get(digest).filter(|answer| now < answer.until) {
             return if answer.is_hit { Answer::Hit } else { Answer::Miss };
         }
         if self.batches.iter().any(|batch| batch.digests.contains(digest)) {
             return Answer::Retry;
         }
+        // Misses cost a computation. Retries would make every new request wait for a medium that is
+        // known to be down.
         if self.pause.is_some_and(|pause| now < pause.until)
             || self.waiting.all.len() >= WAITING_MAX
         {
@@ -296,6 +306,8 @@ impl Lookups {
 
     /// Keys that waited too long are misses.
     fn end_long_waits(&mut self, now: Instant) {
+        // Right after the machine's start the clock has no time that long ago, nor has a key
+        // waited.
         let Some(since_max) = now.checked_sub(WAIT_MAX) else { return };
         while let Some(key) = self.waiting.pop(Some(since_max)) {
             self.answer_until(&key, false, now + ANSWER_TTL);
@@ -303,6 +315,7 @@ impl Lookups {
     }
 
     fn answer_until(&mut self, key: &Key, is_hit: bool, until: Instant) {
+        // Where the map is full the key stays unknown, and is asked for again.
         if self.answers.len() < ANSWERS_MAX {
             self.answers.insert(*key.digest(), MediumAnswer { is_hit, until });
         }
@@ -374,7 +387,9 @@ impl Lookups {
     /// These chunks were stored.
     pub fn mark_stored(&mut self, digests: impl IntoIterator<Item = Digest>) {
         for digest in digests {
+            // Its entry in `order` stays, with a number that is no longer in `all`.
             self.failed.all.remove(&digest);
+            // A medium that answered before the store said that the chunk is absent.
             self.answers.remove(&digest);
         }
     }

@@ -60,6 +60,8 @@ impl Submitter {
     /// # Errors
     /// The system has no thread left.
     pub fn start(name: &str) -> std::io::Result<Self> {
+        // Bounded: a scheduler that submits faster than the thread works must feel it, since each
+        // job pins rows of the engine's memory.
         let (sender, work) = sync_channel::<Work>(WAITING_MAX);
         let run = move || work.into_iter().for_each(run_one);
         let thread = thread::Builder::new().name(name.into()).spawn(run)?;
@@ -100,10 +102,14 @@ impl Submitter {
         self.run(move || {
             let mut future: BoxFuture<T> = Box::pin(make());
             let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                // The waker does nothing, which loses no wake-up: the future is polled again after
+                // the handover, and reports then that it is ready.
                 Poll::Ready(output) => Progress::Done(output),
                 Poll::Pending => Progress::Running(future),
             };
             let waker = {
+                // The result and the waker change hands under one lock: `poll` either finds the
+                // result, or leaves its waker before the result is there.
                 let mut state = done.lock();
                 state.started = Some(progress);
                 state.waker.take()
@@ -148,6 +154,8 @@ impl<T> Future for Started<T> {
             match state.started.take() {
                 Some(Progress::Done(output)) => return Poll::Ready(output),
                 Some(Progress::Running(future)) => {
+                    // Not polled under the lock: the future may run for long, and the thread needs
+                    // the lock.
                     drop(state);
                     self.running = Some(future);
                 }

@@ -48,8 +48,8 @@ pub struct EngineTiers(DropWithoutGil<RwLock<Option<Arc<Open>>>>);
 
 /// What `close` ends.
 struct Open {
-    // Fields are dropped in this order. The handle must be the last holder of the store, so that the
-    // tiers' threads and rings have ended when it was dropped.
+    // Fields are dropped in this order. The handle must be the last holder of the store, so that
+    // the tiers' threads and rings have ended when it was dropped.
     jobs: CompletionQueue<JobEnd>,
     submitter: Submitter,
     asker: Asker,
@@ -93,6 +93,7 @@ impl EngineTiers {
     /// Registers the memory of all jobs. Returns a text per tier with the outcome.
     fn register(&self, py: Python<'_>, region: &Bound<'_, Region>) -> PyResult<Vec<String>> {
         let open = self.open()?;
+        // The export is kept until `close`: vLLM cannot unmap its memory under a job.
         let exported = region.get().exported()?;
         let outcome = self.tiers()?.register(py, exported.address(), exported.len())?;
         open.state().region = Some(exported);
@@ -182,6 +183,7 @@ impl EngineTiers {
         let work = open.work(job, request)?;
         without_gil(py, || {
             let deadline = Instant::now().checked_add(open.handle.settings.timeout);
+            // Before it starts: a job that ends at once must find its entry to remove.
             deadline.map(|deadline| open.state().loads.insert(work.args.job, deadline));
             open.jobs.start(open.submitter.future(move || work.load()))
         });
@@ -269,6 +271,7 @@ impl EngineTiers {
     /// drained.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
         let Ok(open) = self.open() else { return Ok(true) };
+        // Where a medium keeps memory this raises, and everything stays as it is for another try.
         open.handle.close(py)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
         py.detach(|| {
@@ -381,8 +384,10 @@ impl Open {
 
     /// Polls the jobs and records what those that ended show.
     fn collect(&self) {
+        // Before the state is locked: polling runs the jobs' own code.
         let completed = self.jobs.poll();
         let mut state = self.state();
+        // They need no waker: this runs in every step of the engine's scheduler.
         state.late_saves.retain(|borrow| !borrow.is_returned());
         for completion in completed {
             let end = completion.result;
@@ -396,6 +401,8 @@ impl Open {
                 state.events.iter().for_each(|events| events.present(key.digest(), is_there));
             }
             state.loads.remove(&end.job);
+            // The job has ended for the engine, but the kernel may still read its rows: `drain`,
+            // after which the engine may unmap them, waits for these too.
             let late = state.saves.remove(&end.job).filter(|borrow| !borrow.is_returned());
             state.late_saves.extend(late);
             state.ended.push(end);
@@ -412,6 +419,7 @@ impl Open {
             if Instant::now() >= until {
                 return false;
             }
+            // Polled: memory that the kernel returns late wakes no one here.
             std::thread::sleep(DRAIN_INTERVAL);
         }
     }
@@ -423,6 +431,7 @@ fn outcome(end: &JobEnd) -> (Vec<Digest>, Vec<Digest>) {
         places.filter_map(|at| end.digests.get(at).copied().flatten()).collect()
     };
     let done = &mut (0..end.done.len()).filter(|at| end.done[*at]);
+    // A save that the tier declined is no failure: the chunk is absent, and a lookup says so.
     if !end.is_load {
         return (at(&mut end.failed_saves.iter().copied()), at(done));
     }

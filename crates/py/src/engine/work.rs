@@ -105,6 +105,7 @@ pub struct State {
 impl State {
     /// Whether a load has passed its deadline, because a medium does not return its memory.
     pub fn is_load_overdue(&self) -> bool {
+        // Asked for each lookup: the clock is read only while loads are in flight.
         !self.loads.is_empty() && {
             let now = Instant::now();
             self.loads.values().any(|deadline| *deadline < now)
@@ -144,12 +145,15 @@ impl JobWork {
         let borrow = borrower.into_borrow();
         let events = {
             let mut state = self.state();
+            // `drain` waits for this memory even after the job has ended at its deadline.
             state.saves.insert(self.args.job, borrow.clone());
             state.events.clone()
         };
         for (events, chunk) in
             events.iter().flat_map(|log| chunks.valid.iter().map(move |c| (log, c)))
         {
+            // Before the save begins: its event may come before the save returns, and without the
+            // name it would be dropped.
             events.remember(*chunk.key.digest(), &self.args.names[chunk.at].0);
         }
         let start = self.start(chunks.invalid, borrow);
@@ -168,11 +172,15 @@ impl JobWork {
     fn chunks<M>(&self, borrow: impl Fn(usize) -> Result<M, String>) -> Chunks<M> {
         let mut chunks = Chunks { valid: Vec::with_capacity(self.args.names.len()), invalid: None };
         for (at, name) in self.args.names.iter().enumerate() {
+            // `JobArgs::pieces` has checked that there are as many offsets.
             let offsets = &self.args.offsets[at * self.pieces..(at + 1) * self.pieces];
             let memory: Result<Vec<M>, String> = offsets.iter().map(|at| borrow(*at)).collect();
+            // One chunk that is wrong fails alone. The engine computes it, and uses the others.
             let named = self.request.key(&name.0).and_then(|chunk| Ok((chunk, memory?)));
             match named {
                 Ok((EngineKey { key, group }, memory)) => {
+                    // The engine may not have the position of a chunk; then the chunk is in no
+                    // chain.
                     let end = self.args.ends.get(at).copied().flatten();
                     let depth = self.request.keys.depth(group, end);
                     chunks.valid.push(JobChunk { at, key, group, depth, memory });
