@@ -45,7 +45,7 @@ pub fn contract(only: Option<&str>) -> Result<Result<u64, String>> {
     let module = wheel::stage("dev")?;
     let mut passed = 0;
     for vllm in unpacked {
-        let cmd = Cmd::new("").arg(text(&python)).args(["-m", "unittest", "discover", "-s", TESTS]);
+        let cmd = wheel::discover(&text(&python), TESTS);
         let cmd = only.into_iter().fold(cmd, |cmd, word| cmd.args(["-k", word]));
         let cmd = cmd.env("PYTHONPATH", text(&module)).env("KVTIER_VLLM", text(&vllm));
         let tests: Tests = wheel::unittest(cmd.limit_s(TESTS_LIMIT_S))?.whole()?;

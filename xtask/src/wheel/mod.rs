@@ -27,6 +27,9 @@ const COMMAND: &str = "kvtier";
 /// Why tests of real GPUs are skipped on a machine without one, as `crates/py/tests/test_gpu.py`
 /// says it.
 const NO_GPU: &str = "skipped 'torch finds no GPU here'";
+/// How the reason begins why tests over a device that hangs are skipped, as `crates/py/tests/hang.py`
+/// says it: they need root, and a kernel that can hold transfers back.
+const NO_HANG: &str = "a device that hangs";
 /// The longest that the module's tests may take.
 const TESTS_LIMIT_S: u64 = 30 * 60;
 /// With the lengths of a night.
@@ -155,12 +158,15 @@ pub struct Tests {
     pub skipped: u64,
     /// Of those, the ones that need a GPU.
     need_gpu: u64,
+    /// And those that need a device that can be made to hang.
+    need_hang: u64,
 }
 
 impl Tests {
-    /// An error where any was skipped, but for those that need a GPU where there is none.
+    /// An error where any was skipped, but for those that need a GPU or a device that hangs where
+    /// there is none.
     pub fn whole(self) -> Result<Self> {
-        match self.skipped.saturating_sub(self.need_gpu) {
+        match self.skipped.saturating_sub(self.need_gpu + self.need_hang) {
             0 => Ok(self),
             skipped => bail!("{skipped} tests were skipped; what they say is above"),
         }
@@ -173,18 +179,30 @@ impl Tests {
         let skipped =
             line("OK (skipped=").and_then(|rest| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
         let need_gpu = said.lines().filter(|line| line.ends_with(NO_GPU)).count() as u64;
-        Some(Tests { passed: ran.checked_sub(skipped)?, skipped, need_gpu })
+        // Python quotes a reason that has an apostrophe with the other quotation mark.
+        let is_hang = |line: &&str| {
+            ["skipped '", "skipped \""]
+                .iter()
+                .any(|skipped| line.contains(&format!("{skipped}{NO_HANG}")))
+        };
+        let need_hang = said.lines().filter(is_hang).count() as u64;
+        Some(Tests { passed: ran.checked_sub(skipped)?, skipped, need_gpu, need_hang })
     }
 }
 
 impl fmt::Display for Tests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} tests", self.passed)?;
-        match (self.skipped, self.need_gpu) {
-            (0, _) => Ok(()),
-            (skipped, 0) => write!(f, ", {skipped} skipped"),
-            (skipped, need_gpu) => write!(f, ", {skipped} skipped ({need_gpu} need a GPU)"),
+        if self.skipped > 0 {
+            write!(f, ", {} skipped", self.skipped)?;
         }
+        let needs = [(self.need_gpu, "a GPU"), (self.need_hang, NO_HANG)];
+        let needs: Vec<String> = needs
+            .iter()
+            .filter(|(tests, _)| *tests > 0)
+            .map(|(tests, what)| format!("{tests} need {what}"))
+            .collect();
+        if needs.is_empty() { Ok(()) } else { write!(f, " ({})", needs.join(", ")) }
     }
 }
 
@@ -213,8 +231,8 @@ mod tests {
     fn the_closing_line_is_read() {
         let read =
             |end: &str| Tests::read(&format!("...\n-----\nRan 20 tests in 24.7s\n\n{end}\n"));
-        assert_eq!(read("OK"), Some(Tests { passed: 20, skipped: 0, need_gpu: 0 }));
-        assert_eq!(read("OK (skipped=3)"), Some(Tests { passed: 17, skipped: 3, need_gpu: 0 }));
+        let of = |passed, skipped| Some(Tests { passed, skipped, need_gpu: 0, need_hang: 0 });
+        assert_eq!((read("OK"), read("OK (skipped=3)")), (of(20, 0), of(17, 3)));
         assert!(read("OK (skipped=3)").unwrap().whole().is_err());
         let gpu = |skipped: u64| {
             let said = format!(
@@ -224,6 +242,16 @@ mod tests {
         };
         assert_eq!(gpu(2).whole().unwrap().to_string(), "18 tests, 2 skipped (2 need a GPU)");
         assert!(gpu(3).whole().is_err(), "one for another reason");
+        let hang = format!(
+            "test_a ... skipped '{NO_HANG} needs root'\nRan 2 tests in 1s\n\nOK (skipped=1)\n"
+        );
+        let hang = Tests::read(&hang).unwrap().whole().unwrap();
+        assert_eq!(hang.to_string(), "1 tests, 1 skipped (1 need a device that hangs)");
+        let tests = fs::read_to_string(root().join("crates/py/tests/hang.py")).unwrap();
+        assert_eq!(
+            tests.matches("SkipTest(").count(),
+            tests.matches(&format!("\"{NO_HANG}")).count()
+        );
         // The module's tests give that reason.
         let tests = fs::read_to_string(root().join("crates/py/tests/test_gpu.py")).unwrap();
         assert!(tests.contains(NO_GPU.trim_start_matches("skipped '").trim_end_matches('\'')));
@@ -243,6 +271,6 @@ mod tests {
         let (ok, said) = discover("python3", &text(&dir)).try_read().unwrap();
         fs::remove_dir_all(&dir).unwrap();
         let tests = Tests::read(&said).filter(|_| ok).unwrap();
-        assert_eq!(tests, Tests { passed: 1, skipped: 1, need_gpu: 1 }, "{said}");
+        assert_eq!(tests, Tests { passed: 1, skipped: 1, need_gpu: 1, need_hang: 0 }, "{said}");
     }
 }
