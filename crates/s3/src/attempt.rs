@@ -254,6 +254,7 @@ impl Inner {
         request: &Request<'_>,
         ahead_space: &mut [u8],
     ) -> Result<(ResponseHead, bool), AttemptError> {
+        // For each step apart: an upload may take long as long as it moves.
         let stall = self.config.stall_max;
         let early = match transport.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
@@ -355,6 +356,7 @@ impl PendingResponse {
         let PendingResponse { head, mut transport, .. } = self;
         // The buffer may hold bytes of an earlier attempt. Only those of this response count as
         // received.
+        // Counted also when the body breaks off, since those bytes came over the network.
         let before = buffer.filled();
         let read =
             transport.body(head.framing, BodySink::Buffer(buffer), inner.config.stall_max).await;
@@ -384,6 +386,7 @@ impl PendingResponse {
             ..
         } = self;
         let mut body = Vec::new();
+        // The status is known; the body only adds the code.
         let patience = inner.config.stall_max.min(ERROR_BODY_WAIT);
         // A refusal that breaks off is still a refusal.
         if transport

@@ -230,6 +230,7 @@ impl Client {
             Deadline::After(time) => start.checked_add(time),
             Deadline::At(instant) => Some(instant),
         };
+        // The context outlives the future, so that a deadline can still report the last failure.
         let mut work =
             std::pin::pin!(OP_CONTEXT.scope(RefCell::new(OpContext::starting(start)), work));
         let result = match end {
@@ -264,6 +265,8 @@ impl Client {
         // The breaker counts a timeout only if the operation waited for a response, and longer than
         // a healthy endpoint needs.
         let waited = context.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
+        // Another operation's success in that time shows that the store answers, and this one was
+        // merely slow.
         if breaker.is_silent_since(start) && waited >= self.inner.limits.class(class).silence_min()
         {
             pool.invalidate_dns(true);
@@ -322,6 +325,7 @@ impl Inner {
                 "the store names the region {region:?}, which {at} does not lead to: name that region's endpoint"
             ))
         })?;
+        // A host that does not exist is no region, whatever the answer said.
         if destination.target.host != self.config.endpoint.target().host {
             self.pool.resolve(&destination.target).await?;
         }

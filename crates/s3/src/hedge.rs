@@ -43,6 +43,7 @@ pub async fn first_good<T>(
         if let Some(future) = first.as_mut().as_pin_mut()
             && let Poll::Ready(answer) = future.poll(cx)
         {
+            // Finished: it is not polled again.
             first.set(None);
             // No other request runs: the hedge has not started, or has failed.
             // With `start` still pending the hedge was never sent, so this result is all there will

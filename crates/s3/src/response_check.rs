@@ -90,6 +90,8 @@ pub fn foreign(error: Error) -> AttemptError {
 
 /// The error that a body with a good status is, if it is one.
 fn document_error(body: &[u8]) -> Option<AttemptError> {
+    // Only a whole error document counts as the store's word; a page that mentions an error does
+    // not.
     xml::each_in(body, "Error", |_, _| {}).ok()?;
     let ErrorDocument { code, request_id, .. } = ErrorDocument::of(body);
     // The status that the error would have had by itself.

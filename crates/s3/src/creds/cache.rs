@@ -142,6 +142,7 @@ impl CredentialCache {
     /// see that [`CredentialCache::finish_refresh`] is called.
     pub fn get(&self, now: i64) -> Cached {
         let cached = self.cached();
+        // Expired ones are not dropped here: a renewal that ends soon replaces them.
         let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) else {
             return Cached::Empty;
         };
@@ -165,6 +166,7 @@ impl CredentialCache {
                 }
             }
         }
+        // Also after a failure, or no caller would ever renew again.
         self.renewing.store(false, Ordering::Relaxed);
     }
 
@@ -174,6 +176,7 @@ impl CredentialCache {
     /// The error of the fetch that this call waited for, and of recent failures until their pause
     /// is over.
     pub async fn fetch_turn(&self, now: impl Fn() -> i64) -> Result<FetchTurn> {
+        // Taken before the wait, to recognise a failure during it.
         let since = Instant::now();
         let guard = Arc::clone(&self.guard).lock_owned().await;
         // The caller before this one has fetched them.
@@ -194,6 +197,7 @@ impl CredentialCache {
     pub fn finish_fetch(&self, now: i64, result: &Result<Credentials>, guard: FetchGuard) {
         match result {
             Ok(credentials) => {
+                // A success ends the row of failures and its pause.
                 *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 self.keep(now, credentials.clone());
             }
@@ -215,6 +219,8 @@ impl CredentialCache {
         let mut cached = self.cached();
         let now = Instant::now();
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        // Compared by identity: a request that was sent before a renewal may be refused long after
+        // it.
         let is_held = cached.as_ref().is_some_and(|cached| cached.credentials.is(bad));
         let is_after = |pause| dropped.is_none_or(|last| now.duration_since(last) >= pause);
         // Whether they worked is asked only then, since the answer is taken.
@@ -257,11 +263,13 @@ impl CredentialCache {
 
     fn keep(&self, now: i64, credentials: Credentials) {
         let (renew_at, good_until) = credentials.expires().map_or((i64::MAX, i64::MAX), |end| {
+            // By the store's clock, since the store decides whether they have expired.
             let life = end.saturating_sub(now).clamp(LIFE_MIN_S, LIFE_MAX_S);
             // Between 60 and 70 % of what is left, so that a fleet does not renew at once.
             (now + life * fastrand::i64(60..=70) / 100, now + life - MARGIN_S.min(life / 10))
         });
         *self.cached() = Some(CachedCredentials { credentials, renew_at, good_until });
+        // A pause for the old ones must not hold up the new ones.
         self.refusals.renewed();
     }
 

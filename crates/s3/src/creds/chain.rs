@@ -31,6 +31,7 @@ pub async fn discover(
     lookup: impl Fn(&str) -> Option<String>,
     instance_metadata: bool,
 ) -> Result<(Arc<dyn Provide>, Credentials, Source)> {
+    // A key pair needs no network, so it goes before the chain, as in the AWS SDKs.
     match locate(&lookup) {
         Ok(Some((found, source))) => return Ok((Arc::new(found.clone()), found, source)),
         // Half a key pair is a mistake, whatever else there is.
@@ -51,6 +52,7 @@ pub async fn discover(
     };
     let slow =
         || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
+    // Instance metadata that is not there does not refuse: it is silent.
     let found = tokio::time::timeout(FIRST_MAX, first).await.unwrap_or_else(|_| Err(slow()));
     // Where a profile was named, that is what to look at.
     found.map_err(|e| match set("AWS_PROFILE") {

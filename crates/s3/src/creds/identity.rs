@@ -26,6 +26,7 @@ impl Inner {
         let session = self.is_session(signer);
         let cache = self.credential_cache(session);
         let credentials = self.cached_or_fetched(session).await?;
+        // After the fetch, not before: new credentials end the pause.
         cache.admit()?;
         Ok(credentials)
     }
@@ -35,6 +36,8 @@ impl Inner {
             Cached::Valid(credentials) => Ok(credentials),
             Cached::RefreshDue(credentials) => {
                 let inner = Arc::clone(self);
+                // In a task of its own: the caller's request goes on, and its deadline does not end
+                // the renewal.
                 tokio::spawn(async move {
                     let result = inner.fetch(session).await;
                     inner.credential_cache(session).finish_refresh(inner.clock.server(), result);
@@ -53,6 +56,8 @@ impl Inner {
             FetchTurn::Fetch(guard) => guard,
         };
         let inner = Arc::clone(self);
+        // The guard moves into the task, so a caller that gives up does not let a second fetch
+        // begin.
         let fetch = tokio::spawn(async move {
             let result = inner.fetch(session).await;
             inner.credential_cache(session).finish_fetch(inner.clock.server(), &result, guard);

@@ -51,6 +51,7 @@ impl Refusals {
     /// # Errors
     /// The last refusal, if the credentials are refused again and again.
     pub fn admit(&self, now: Instant) -> Result<()> {
+        // The usual case takes no lock: this is asked for every request.
         if !self.any.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -62,6 +63,8 @@ impl Refusals {
                 Err(Error::new(last.kind(), what).with_source(last.clone()))
             }
             _ => {
+                // This request is the one of its pause. The next pause starts now, since its answer
+                // may never come.
                 if state.in_a_row >= FREE {
                     state.until = Some(now + state.pause);
                 }
@@ -75,6 +78,7 @@ impl Refusals {
         let mut state = self.state();
         state.forget_old(now);
         state.noted = Some(now);
+        // Requests that were refused together count one by one; `FREE` leaves space for them.
         state.in_a_row = state.in_a_row.saturating_add(1);
         state.last = Some(error.clone());
         if state.in_a_row >= FREE {

@@ -105,9 +105,11 @@ impl<'a> BodyBuffer<'a> {
         // The bytes are read again right after they arrived, while they are in the cache.
         let start = self.filled;
         self.filled += len;
+        // No second look at the bytes where nothing verifies them on the way.
         if self.sum.is_none() && self.observer.is_none() {
             return;
         }
+        // Taken out, since `piece` borrows all of the buffer.
         let mut sum = self.sum.take();
         let mut observer = self.observer.take();
         let bytes = &self.piece(start)[..len];

@@ -135,6 +135,7 @@ impl Conn {
         let mut sent = 0;
         (self.copied, self.ahead, self.interim) = (0, 0, (0, 0));
         self.read_buffer.clear();
+        // A mark that is left from the last body would delay the answer to this request.
         self.low_water.reset(&self.stream);
         loop {
             let rest = [
@@ -142,10 +143,14 @@ impl Conn {
                 &body[sent.saturating_sub(self.out.len())..],
             ];
             let Conn { stream, read_buffer, stall_timeout, .. } = self;
+            // One poll moves what the socket takes; the time limit counts from the last byte that
+            // moved.
             match stall_timeout.wait(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
                 // Everything is flushed, also what TLS had buffered.
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
+                // An early answer that is final ends the upload, or the server would read a body
+                // that it has refused.
                 Some(Ok(None)) if self.is_interim()? => {}
                 Some(Ok(None)) => {
                     self.spent = true;
@@ -198,6 +203,7 @@ impl Conn {
 
     /// After a failed write: whether the server's reason can still be read.
     async fn early_response(&mut self) -> bool {
+        // The reason was sent before the reset, so it is here already or lost.
         const PATIENCE: Duration = Duration::from_millis(200);
         let end = Instant::now() + PATIENCE;
         loop {
@@ -261,6 +267,8 @@ impl Conn {
         const DOING: &str = "waiting for the answer";
         // Space for one byte more than the expected response: if it stays empty, so is the socket.
         let mut spare = [0];
+        // Only if the last body fitted: for a longer one the read fills the memory, and the byte
+        // would have to be moved.
         let spared = usize::from(self.fitted);
         let got = match self.usual {
             // Heads of one store have the same length nearly always. Then the read stops exactly at
@@ -295,6 +303,7 @@ impl Conn {
                         self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
                         self.fitted = matches!(head.framing, BodyFraming::Length(bytes) if bytes <= ahead_space.len() as u64);
                     }
+                    // The body still comes on it.
                     self.spent |= head.closes;
                     return Ok(head);
                 }

@@ -99,6 +99,8 @@ impl Dialer {
     pub async fn connect(&self, target: &Target) -> Result<Stream> {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
+        // A few only: a name may have dozens of addresses that are all down, and each costs
+        // `connect_max`.
         for address in addresses.into_iter().take(TRIES_MAX) {
             // Remembered, because another task may refresh the configuration meanwhile: only the
             // one that failed is replaced.
@@ -161,6 +163,7 @@ impl Dialer {
     }
 
     async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>> {
+        // No name, so nothing is asked or cached.
         if let Ok(ip) = target.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
@@ -197,6 +200,7 @@ impl Dialer {
                 None => Ok(Stream::Plain(tcp)),
             }
         };
+        // Socket and handshake together.
         timeout(self.connect_max, attempt).await
     }
 
@@ -216,6 +220,7 @@ async fn socket(target: &Target, address: SocketAddr) -> Result<TcpStream> {
         Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e)
     };
     let tcp = TcpStream::connect(address).await.map_err(failed)?;
+    // A request's head and its last piece are small, and Nagle's algorithm would hold them back.
     tcp.set_nodelay(true).map_err(failed)?;
     Ok(tcp)
 }

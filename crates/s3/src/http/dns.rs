@@ -80,6 +80,7 @@ impl DnsCache {
         // no consistency: each insert merges.
         match self.resolver.resolve(host, port).await {
             Ok(answer) if !answer.is_empty() => self.insert(host, port, &answer),
+            // No address and no error: as a failure.
             Ok(_) => {
                 return self
                     .cached(host, port, KEEP_FOR)
@@ -116,6 +117,8 @@ impl DnsCache {
         let entry = all
             .get_mut(&(host.to_owned(), port))
             .filter(|entry| entry.asked.elapsed() < age_max)?;
+        // Round robin over all addresses, so that one client's connections spread over the store's
+        // hosts.
         entry.next = entry.next.wrapping_add(1);
         let start = entry.next % entry.addresses.len().max(1);
         let (before, after) = entry.addresses.split_at(start);

@@ -47,6 +47,8 @@ impl ConnectionPool {
 
     /// A transport over an idle or shared connection that looks alive.
     pub fn reuse(&self, target: &Arc<Target>, now: Instant) -> Option<Transport> {
+        // Shared connections first; idle ones of HTTP/1.1 exist beside them only where the server
+        // chose that.
         if self.dialer.may_speak_http2(target)
             && let Some(stream) = self.http2.share(target, self.idle_max)
         {
@@ -87,6 +89,7 @@ impl ConnectionPool {
         if self.dialer.speaks_http2(target, &stream) {
             return Ok(Opened::Http2(dialing.two(stream, target).await?));
         }
+        // Requests that waited for this handshake now open connections of their own.
         dialing.one();
         Ok(Opened::Http1(Conn::new(stream, Arc::clone(target))))
     }
@@ -104,6 +107,7 @@ impl ConnectionPool {
     /// Keeps a connection for later, if it can serve again. (A shared one was never taken away.)
     pub fn put(&self, transport: Transport) {
         let Transport::Http1(mut conn) = transport else { return };
+        // A response that was not read to its end is still in the socket.
         if !conn.is_usable() {
             return;
         }

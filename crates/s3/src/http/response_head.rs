@@ -50,6 +50,7 @@ impl ResponseHead {
         let len =
             match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
                 Ok(httparse::Status::Complete(len)) => len,
+                // Parsed anew with each read: heads come in one piece nearly always.
                 Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
                 Ok(httparse::Status::Partial) => return Err(nonsense("its head has no end")),
                 Err(e) => return Err(nonsense("the answer is not HTTP").with_source(e)),
@@ -70,12 +71,15 @@ impl ResponseHead {
             if header.name.eq_ignore_ascii_case("content-length") {
                 let number = digits(value())
                     .ok_or_else(|| nonsense("its content-length is not a number"))?;
+                // Two parties that each believe another one of them would see different responses
+                // on this connection.
                 if length.is_some_and(|other| other != number) {
                     return Err(nonsense("it has two content-lengths"));
                 }
                 length = Some(number);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 encodings += 1;
+                // As with two lengths: which of them counts differs between servers and proxies.
                 if encodings > 1 {
                     return Err(nonsense("it has several transfer-encodings"));
                 }
@@ -93,11 +97,13 @@ impl ResponseHead {
         }
         let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), chunked, length) {
             (true, ..) => BodyFraming::Length(0),
+            // The classic way to smuggle a response through a proxy.
             (_, true, Some(_)) => return Err(nonsense("it has a content-length and is chunked")),
             (_, true, None) => BodyFraming::Chunked,
             (_, false, Some(length)) => BodyFraming::Length(length),
             (_, false, None) => BodyFraming::UntilClose,
         };
+        // Nothing can follow a body that ends with the connection.
         closes |= framing == BodyFraming::UntilClose;
         Ok(Some((
             ResponseHead { status, framing, closes, length, etag, text: bytes[..len].to_vec() },

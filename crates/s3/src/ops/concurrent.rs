@@ -23,6 +23,7 @@ pub async fn try_for_each_concurrent<F: Future<Output = Result<(), E>>, E>(
             {
                 running.push(next);
             }
+            // All are polled at each wake-up: there are few, and none is woken for itself.
             let before = running.len();
             let mut at = 0;
             while at < running.len() {
@@ -34,6 +35,8 @@ pub async fn try_for_each_concurrent<F: Future<Output = Result<(), E>>, E>(
             }
             match (running.is_empty(), running.len() < before && !waiting.is_empty()) {
                 (true, _) if waiting.is_empty() => return Poll::Ready(Ok(())),
+                // One ended and another waits: it starts now, since nothing else would wake this
+                // task for it.
                 (_, true) => {}
                 _ => return Poll::Pending,
             }

@@ -37,6 +37,7 @@ impl Client {
         let request = Request::new("DELETE", Some(key));
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
         match self.run(RequestClass::Delete, "delete", asked).await {
+            // A repeated attempt finds nothing where the first one's answer was lost.
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
         }
@@ -76,6 +77,7 @@ impl Client {
         }
         let many = self.deletes_many();
         let began = Instant::now();
+        // Without the bulk request all keys go to the second list.
         let (expressible, inexpressible): (Vec<&str>, Vec<&str>) =
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_expressible(key));
         let mut refused = Vec::new();
@@ -110,6 +112,7 @@ impl Client {
                 Err(e) => return Err(e),
             }
         }
+        // XML 1.0 has no way to write most control characters.
         refused.extend(self.delete_each(&inexpressible).await?);
         Ok(refused)
     }
@@ -132,6 +135,7 @@ impl Client {
             body.push_str("</Key></Object>");
         }
         body.push_str("</Delete>");
+        // S3 wants a checksum of this body, and not all stores take the same.
         let sum = if self.inner.config.endpoint.provider().refuses_md5() {
             ("x-amz-checksum-crc32c", Checksum::Crc32c.of(body.as_bytes()).unwrap_or_default())
         } else {
@@ -154,6 +158,7 @@ impl Client {
             let key = key.to_owned();
             async move {
                 match self.delete(&key).await {
+                    // The store's answer for this key; the others are still deleted.
                     Err(e) if e.status().is_some() && !e.is_retryable() => {
                         let code = e.code().unwrap_or("Unknown").to_owned();
                         refused

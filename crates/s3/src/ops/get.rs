@@ -168,6 +168,7 @@ pub async fn fetch(
         is_whole: false,
     };
     let mut retries = RetryState::new(inner, RequestClass::Read);
+    // Hedges are limited to a share of these.
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
         if buffer.filled() > 0 {
@@ -178,6 +179,7 @@ pub async fn fetch(
                 retries.succeeded();
                 return Ok(Some(object));
             }
+            // Also when bytes have landed: the object was deleted during the read, which is a miss.
             Err(failure) if is_missing(&failure.error) => return Ok(None),
             Err(mut failure) => {
                 if failure.error.is_ignored_range() {
@@ -188,6 +190,8 @@ pub async fn fetch(
                         (failure.retry, progress.is_whole) = (RetryAction::WithoutRange, true);
                     }
                 }
+                // Starts over, of any version that the caller accepts; what has landed is written
+                // over.
                 if progress.is_whole || !resumable(&progress, buffer, &failure) {
                     buffer.restart(None);
                     progress = GetProgress {
@@ -222,6 +226,8 @@ async fn attempt(
     let range = progress.range(buffer);
     let mut headers = [("", ""); 3];
     let wanted = [
+        // Of a continuation this is the version of the bytes that have landed: another one is a
+        // 412.
         progress.etag.as_deref().map(|etag| ("if-match", etag)),
         range.as_deref().map(|range| ("range", range)),
         verify.then_some(("x-amz-checksum-mode", "ENABLED")),
@@ -242,6 +248,7 @@ async fn attempt(
     if !response_check::is_expected(request.method, pending.head.status) {
         return Err(response_check::foreign(response_check::unexpected(pending.head.status)));
     }
+    // An observer that verifies the bytes itself spares the client a second checksum over them.
     let proven = buffer.filled() == 0 && buffer.begin(&pending.head);
     progress.check(&pending.head, buffer, verify && !proven).map_err(wrong_response)?;
     let head = pending.read_into(inner, buffer).await?;
@@ -273,6 +280,8 @@ async fn hedged(
     let first = inner.open(request, QueueMode::Wait, &mut []);
     let start = async {
         tokio::time::sleep(hedge.after).await;
+        // A share of all GETs, so that a store that is slow for all of them does not get twice the
+        // load.
         let spent = inner.counters.read().hedges * 100;
         let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
         let started = spent < earned;
@@ -280,6 +289,7 @@ async fn hedged(
         started
     };
     let good = |pending: &Result<PendingResponse, AttemptError>| {
+        // A 404 wins too: it is an answer. Errors of the server leave the other request its chance.
         pending.as_ref().is_ok_and(|pending| pending.head.status < 500)
     };
     let (side, pending) =

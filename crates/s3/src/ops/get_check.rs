@@ -50,6 +50,8 @@ impl GetProgress {
         let asked = self.range(buffer).is_some();
         let at = self.start.unwrap_or(0) + buffer.filled() as u64;
         let (len, total) = match (head.status, asked) {
+            // In order: what was asked for, what a cache may send unasked, and stores that ignore
+            // ranges.
             (206, true) => self.partial(head, at)?,
             // A cache before the store may do that. Its bytes would pass as a whole object that is
             // too short.
@@ -61,6 +63,8 @@ impl GetProgress {
             (_, true) if at > 0 => return Err(Error::ignored_range()),
             (_, asked) => {
                 let len = length(head)?;
+                // A range at the start: the whole object is right if it fits, and else counts as an
+                // ignored range.
                 if asked && len.is_some_and(|len| len > buffer.remaining() as u64) {
                     return Err(Error::ignored_range());
                 }
@@ -93,6 +97,7 @@ impl GetProgress {
         let range = head.header("content-range").and_then(content_range);
         let (first, last, total) =
             range.ok_or_else(|| wrong("its content-range makes no sense"))?;
+        // Length, range and object must agree, or one of them is not the store's.
         let len = length(head)?.unwrap_or(last - first + 1);
         match first == at && last - first + 1 == len && total.is_none_or(|total| last < total) {
             true => Ok((Some(len), total)),

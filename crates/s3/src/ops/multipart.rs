@@ -80,6 +80,7 @@ impl Client {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.run(RequestClass::Write, "put_multipart", async {
+            // Metadata and storage class belong to the creation; the parts carry bytes only.
             let created = create(&self.inner, key, put).await?;
             // From here on a drop aborts the upload: after an error, a deadline, or a dropped
             // future.
@@ -162,6 +163,7 @@ impl OpenUpload<'_> {
                 Ok::<_, Error>(())
             }
         });
+        // The first part that fails for good drops the others, and the upload is aborted.
         concurrent::try_for_each_concurrent(sends, width).await?;
         Ok(parts.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -190,6 +192,8 @@ impl OpenUpload<'_> {
     async fn complete(mut self, parts: &[Part], bytes: u64) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
         let query = [("uploadId", self.created.id.as_str())];
+        // The condition is checked when the upload completes: another node may write the object
+        // until then.
         let condition = [("if-none-match", "*")];
         let if_absent = self.put.if_absent;
         let headers = if if_absent { &condition[..] } else { &[] };
@@ -216,6 +220,7 @@ impl OpenUpload<'_> {
                 Err(failure) => failure,
             };
             let error = &failure.error;
+            // The object exists. The parts are dropped with the upload, which is aborted.
             if if_absent && error.status() == Some(412) && error.code() != Some("InvalidRequest") {
                 return Ok(Stored::Present);
             }
@@ -237,6 +242,7 @@ impl OpenUpload<'_> {
     async fn find(&self, bytes: u64) -> Result<Option<Stored>> {
         let head = match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
             Ok(answer) => answer.head,
+            // Then the completion did not happen, and is sent again.
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };

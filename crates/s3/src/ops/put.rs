@@ -106,6 +106,8 @@ impl Client {
     pub async fn put(&self, key: &str, body: &View, put: &Put) -> Result<Stored> {
         let bytes = host(body)?;
         let sum = self.inner.config.checksum;
+        // The caller's checksum was computed before the bytes left its hands, and so also proves
+        // the way to here.
         let value = match put.crc32c {
             Some(crc) if sum == Checksum::Crc32c => Some(sum.written(crc.into())),
             _ => sum.of(bytes),

@@ -48,6 +48,7 @@ impl Client {
         width: usize,
     ) -> Result<Option<Object>> {
         let began = Instant::now();
+        // The parts arrive in any order; until all are there nothing counts.
         lease.assume_filled(0);
         let len = lease.len();
         let memory = host(lease)?;
@@ -66,6 +67,7 @@ impl Client {
                     self.inner.ranges.note_unsupported(began, Instant::now());
                     fetch(&self.inner, key, &mut BodyBuffer::new(memory), &Get::default()).await
                 }
+                // Of a part: the object is gone. With a status it is the bucket.
                 Err(e) if e.kind() == ErrorKind::NotFound && e.status().is_none() => Ok(None),
                 Err(e) => Err(e),
             }

@@ -85,6 +85,7 @@ impl Destinations {
         }
         let mut learned = self.write();
         let learned = learned.as_mut().filter(|learned| is_due(learned))?;
+        // Not the whole time: the caller's request may never end.
         learned.recheck_at = now + RECHECK_RETRY;
         Some(Arc::clone(&learned.destination))
     }
@@ -105,6 +106,7 @@ impl Destinations {
     /// Where the bucket is if it is in this region; `None` where this endpoint cannot be left for
     /// it.
     pub fn in_region(&self, region: &str) -> Option<Destination> {
+        // From the configured endpoint, not the learned one, see the module's head.
         let endpoint = self.configured.endpoint.in_region(region)?;
         Some(Destination {
             is_learned: endpoint != self.configured.endpoint,
@@ -114,6 +116,7 @@ impl Destinations {
 
     /// Goes there from now on; whether that is not where requests go already.
     pub fn move_to(&self, destination: Destination, now: Instant) -> bool {
+        // Several requests are sent elsewhere by the same cause; the first of them moves for all.
         if self.current().endpoint == destination.endpoint {
             return false;
         }
@@ -134,7 +137,11 @@ impl Destinations {
             return;
         }
         if let Some(learned) =
-            self.read().as_ref().filter(|learned| Arc::ptr_eq(&learned.destination, destination))
+            // A late success of an earlier destination proves nothing of this one.
+            self
+                .read()
+                .as_ref()
+                .filter(|learned| Arc::ptr_eq(&learned.destination, destination))
         {
             learned.proven.store(true, Ordering::Relaxed);
         }

@@ -35,9 +35,11 @@ impl Inner {
         // Boxed: what opens a request may ask for the region.
         let asked: std::pin::Pin<Box<dyn Future<Output = Result<(), AttemptError>> + Send>> =
             Box::pin(asked);
+        // Before the wait, so that a slow answer does not extend what it confirms.
         let now = Instant::now();
         match tokio::time::timeout(WAIT_MAX, asked).await {
             Ok(Ok(())) => {
+                // The bucket is at the configured endpoint: back to it, proven or not.
                 self.destinations.on_unreachable(learned);
             }
             Ok(Err(AttemptError { retry: RetryAction::Region(region), .. })) => {

@@ -146,6 +146,7 @@ impl<'c> RetryState<'c> {
         // budget.
         self.inner.budget.earn(self.pauses > 0);
         if self.tried.signed {
+            // The same request was refused without the hash and accepted with it.
             let unsigned = &self.inner.unsigned_bodies;
             let now = Instant::now();
             self.inner.counters.unsigned_refused.one();
@@ -171,6 +172,7 @@ impl<'c> RetryState<'c> {
             // once is a failing server.
             RetryAction::StaleConnection if !std::mem::replace(&mut self.tried.stale, true) => {
                 // The other idle connections were probably closed with it.
+                // Else each retry could meet the next dead one.
                 self.inner.pool.clear();
                 self.inner.counters.retries_stale.one();
             }
@@ -227,6 +229,7 @@ impl<'c> RetryState<'c> {
         let now = Instant::now();
         op_context::request_failed(error);
         // Silence is the strongest sign of overload: fewer requests at a time are tried next.
+        // Before the retry: the next attempt must find the lower limit.
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
             limits.class(self.class).overloaded(now, counters);
@@ -235,6 +238,7 @@ impl<'c> RetryState<'c> {
         if endpoint_fault && error.status().is_none() {
             pool.invalidate_dns(error.kind() == ErrorKind::Timeout);
         }
+        // Refusals and foreign answers do not count: the endpoint works.
         if endpoint_fault {
             breakers.class(self.class).failed(now, error, counters);
         }

@@ -98,6 +98,7 @@ impl Breaker {
             Some(OpenState::Until(until)) => now >= until,
             Some(OpenState::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
         };
+        // The other requests go on being refused until the probe reports.
         if due {
             // Set under the lock, so exactly one request becomes the probe.
             state.open = Some(OpenState::Probing(now));
@@ -149,6 +150,7 @@ impl Breaker {
         }
         // Any success closes it, not only that of the probe: a request from before may be the first
         // to return.
+        // The pause too: the next outage starts with the shortest.
         (state.failures, state.pause, state.last_success) = (0, OPEN_MIN, Some(now));
         state.last_failure = None;
         back
@@ -157,6 +159,7 @@ impl Breaker {
     /// It did not.
     pub fn failed(&self, now: Instant, cause: &Error, counters: &Counters) {
         let mut state = self.state();
+        // In a row: any success sets it to zero.
         state.failures = state.failures.saturating_add(1);
         state.last_failure = Some((now, cause.clone()));
         match state.open {

@@ -71,6 +71,7 @@ pub fn classify(refusal: StoreRefusal<'_>) -> AttemptError {
             (ErrorKind::Conflict, "another write is under way", RetryAction::Backoff(None))
         }
         // Says nothing about the object.
+        // Before the statuses below, which would make a miss of it.
         (404, _) if refusal.foreign => (
             ErrorKind::Io,
             "a 404 that is not S3's, as proxies send it",
@@ -79,6 +80,7 @@ pub fn classify(refusal: StoreRefusal<'_>) -> AttemptError {
         (_, "NotImplemented") | (405 | 501, _) => {
             (ErrorKind::Unsupported, "the store cannot do this", RetryAction::Never)
         }
+        // Some policies demand a signed hash, and their refusal names no other reason.
         (403, "AccessDenied") if refusal.unsigned => {
             (ErrorKind::Denied, "the store refuses", RetryAction::SignBody)
         }
@@ -89,6 +91,7 @@ pub fn classify(refusal: StoreRefusal<'_>) -> AttemptError {
 
 /// Where the status says it all, and perhaps a region.
 fn plain(refusal: StoreRefusal<'_>) -> AttemptError {
+    // A store that names the region that was used means something else by its refusal.
     let elsewhere = refusal.region.clone().filter(|region| region != refusal.signed_for);
     if let Some(region) = elsewhere.filter(|_| matches!(refusal.status, 301 | 307 | 400 | 403)) {
         return finish(
@@ -121,6 +124,7 @@ fn finish(
     what: &'static str,
     retry: RetryAction,
 ) -> AttemptError {
+    // The other remedies are tried once inside an operation; a caller need not repeat it for them.
     let retryable = matches!(retry, RetryAction::Backoff(_));
     let endpoint_fault = matches!(refusal.status, 500 | 502 | 504);
     let error =

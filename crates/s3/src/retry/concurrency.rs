@@ -60,11 +60,13 @@ pub struct ConcurrencyLimits {
 impl ConcurrencyLimits {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Self {
+        // A semaphore with more permits than this panics.
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
         let of = |class| match class {
             RequestClass::Read => max,
             RequestClass::Write => max - max / WRITES_LEAVE,
             RequestClass::Delete | RequestClass::Control => max.div_ceil(MINOR_SHARE),
+            // All other requests wait for the one session.
             RequestClass::Session => 1,
         };
         ConcurrencyLimits {
@@ -111,6 +113,7 @@ impl ConcurrencyLimits {
         // First the class, then the total. In the other order, requests of a class at its limit
         // would hold permits of the total while they wait, and other classes would stand still.
         let mut permit = self.class(class).acquire().await;
+        // The semaphores are never closed, so `ok` loses nothing.
         permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
         permit.limit.record_progress();
         permit
@@ -211,6 +214,8 @@ impl ClassLimit {
     /// A request went well; its first byte took so long.
     pub fn succeeded(&self, now: Instant, first_byte: Duration, counters: &Counters) {
         let mut state = self.state();
+        // Both limits must be passed: a fast store is not slow at 20 ms, and a slow one not at its
+        // usual pace.
         let slow = state.usual * SLOW_TIMES;
         let is_slow = first_byte > SLOW_MIN && !slow.is_zero() && first_byte > slow;
         // What stays slow becomes usual in time, or it would be cut down to one request and never
@@ -224,6 +229,8 @@ impl ClassLimit {
             drop(state);
             return self.overloaded(now, counters);
         }
+        // One more after as many successes as the limit: additive increase, once for about each
+        // round trip.
         state.successes += 1;
         if state.successes >= state.limit && state.limit < self.max {
             state.successes = 0;
@@ -245,6 +252,8 @@ impl ClassLimit {
         if state.last_cut.is_some_and(|last| now.duration_since(last) < CUT_EVERY) {
             return;
         }
+        // Multiplicative decrease, as in TCP: many clients of one store then converge to fair
+        // shares.
         let limit = (state.limit * CUT_TO_EIGHTHS / 8).max(1);
         let cut = state.limit - limit;
         // `forget_permits` takes the free ones and returns their number. The rest is in use, and is

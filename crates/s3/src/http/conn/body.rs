@@ -63,6 +63,7 @@ impl Conn {
             let len = space.len();
             let Conn { stream, stall_timeout, low_water, .. } = self;
             let got = read(stream, space, stall_timeout, low_water, idle).await;
+            // Also after an error: the space was extended for this read.
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             match got? {
                 0 => return Err(short(left)),
@@ -87,6 +88,8 @@ impl Conn {
                 return Err(nonsense("a chunk is longer than it said"));
             }
         }
+        // Trailers are read to their end, since the next answer follows behind them, and are not
+        // used.
         let mut trailers = 0;
         loop {
             match self.line(idle).await?.len() {
@@ -111,6 +114,7 @@ impl Conn {
                 self.read_buffer.skip(end + 1);
                 return Ok(line);
             }
+            // A server that sends no line end must not fill the memory.
             if rest.len() > CHUNK_LINE_MAX {
                 return Err(nonsense("a chunk's header has no end"));
             }
@@ -120,6 +124,7 @@ impl Conn {
 
     /// Everything until the server closes.
     async fn rest(&mut self, sink: &mut BodySink<'_, '_>, idle: Duration) -> Result<()> {
+        // What came with the head.
         sink.copy(self.read_buffer.rest())?;
         self.read_buffer.clear();
         loop {

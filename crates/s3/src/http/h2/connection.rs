@@ -76,9 +76,13 @@ impl Http2Connection {
         let notify_limit = Arc::clone(&changed);
         let notify_end = Arc::clone(&changed);
         let mut streams_max = connection.max_concurrent_send_streams();
+        // One task moves all frames of the connection, also those of streams whose users wait for
+        // something else.
         let mut drive = move |cx: &mut Context<'_>| {
             let ended = Pin::new(&mut connection).poll(cx).is_ready();
             if std::mem::replace(&mut streams_max, connection.max_concurrent_send_streams())
+                // The first SETTINGS of the server raise the limit of one: requests that wait for a
+                // place go on.
                 != streams_max
             {
                 notify_limit.notify_waiters();
@@ -88,6 +92,8 @@ impl Http2Connection {
         tokio::spawn(async move {
             tokio::select! {
                 () = poll_fn(&mut drive) => {}
+                // The last frames are sent, but a server that takes none must not keep the task
+                // alive.
                 () = left.notified() => drop(timeout(LINGER, poll_fn(&mut drive)).await),
             }
             // The requests in flight report why it ended.
@@ -168,6 +174,7 @@ impl Http2Connection {
     /// Something came.
     pub fn record_received(&self) {
         let now = u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX);
+        // The largest: two streams may report in the other order.
         self.received_us.fetch_max(now, Ordering::AcqRel);
     }
 

@@ -48,6 +48,7 @@ impl Http2Connections {
     pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Http2Stream>> {
         let mut state = self.state();
         state.prune(target, idle_max);
+        // A new connection is worth its handshake only if no other one is idle.
         if state.may_dial() && state.all.iter().all(|connection| connection.active() > 0) {
             return None;
         }
@@ -98,6 +99,8 @@ impl Dialing<'_> {
         let mut state = self.0.state();
         state.chosen = Some(true);
         let stream = Http2Stream::new(Arc::clone(&connection));
+        // The client may have moved to another region during the handshake. This request uses it,
+        // and no other.
         if state.target.as_ref() == Some(target) {
             state.all.push(connection);
         }
@@ -113,6 +116,7 @@ impl Dialing<'_> {
 impl Drop for Dialing<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
+        // On success and failure alike: requests that wait may dial now, or share the new connection.
         state.dialing -= 1;
         drop(state);
         self.0.changed.notify_waiters();
@@ -123,6 +127,7 @@ impl State {
     /// Forgets connections that ended, idled too long, or lead elsewhere.
     fn prune(&mut self, target: &Arc<Target>, idle_max: Duration) {
         if self.target.as_ref() != Some(target) {
+            // Another host may speak another protocol.
             (self.target, self.chosen) = (Some(Arc::clone(target)), None);
             self.all.clear();
         }

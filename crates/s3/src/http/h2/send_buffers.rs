@@ -49,6 +49,7 @@ impl Buf for FramePiece {
 
 impl Drop for FramePiece {
     fn drop(&mut self) {
+        // Kept with its capacity, so that uploads of a steady size allocate nothing.
         let mut memory = std::mem::take(&mut self.bytes);
         memory.clear();
         let mut kept = self.stock.kept();

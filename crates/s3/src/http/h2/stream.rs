@@ -55,6 +55,8 @@ pub enum StreamEnd {
 impl Http2Stream {
     /// The next request on `connection`.
     pub fn new(connection: Arc<Http2Connection>) -> Box<Self> {
+        // Counted before the first await, or two requests would take the last place of a
+        // connection.
         connection.enter();
         let reused = connection.has_served();
         let began = Instant::now();
@@ -94,6 +96,7 @@ impl Http2Stream {
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let request = self.request.take().expect("a request is written before it is sent");
         let mut connection = self.connection.sender();
+        // The server may have lowered its limit of streams since this connection was picked.
         let ready = timeout(idle, poll_fn(|cx| connection.poll_ready(cx))).await;
         let ready = ready.map_err(|_| self.stalled("the server takes no request", idle))?;
         let opened = ready.and_then(|()| connection.send_request(request, body.is_empty()));
@@ -117,6 +120,7 @@ impl Http2Stream {
                     Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
                 };
             let (piece, rest) =
+                // In pieces: each is copied, since the library owns what waits to be sent.
                 left.split_at(capacity.min(left.len()).min(send_buffers::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
             let sent = sender.send_data(self.connection.stock.copy(piece), rest.is_empty());
@@ -133,6 +137,8 @@ impl Http2Stream {
         cx: &mut std::task::Context<'_>,
         left: usize,
     ) -> Poll<Option<Result<usize, h2::Error>>> {
+        // The answer first: a server that has refused gives no more capacity, and the upload would
+        // wait for it.
         if let Some(answer) = &mut self.answer
             && let Poll::Ready(answer) = Pin::new(answer).poll(cx)
         {
@@ -149,6 +155,8 @@ impl Http2Stream {
         sender.reserve_capacity(left.min(send_buffers::BYTES_MAX));
         loop {
             match (sender.capacity(), std::task::ready!(sender.poll_capacity(cx))) {
+                // Polled again: the library reports a change of capacity also where it is still
+                // zero.
                 (0, Some(Ok(0))) => {}
                 // The stream is closed for sending: why is what the answer says.
                 (_, None) => return Poll::Pending,
@@ -185,6 +193,8 @@ impl Http2Stream {
         idle: Duration,
     ) -> Result<()> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
+        // Without a length the stream's end is the body's, and the library checks that it is
+        // orderly.
         let mut left = match framing {
             BodyFraming::Length(bytes) => bytes,
             _ => u64::MAX,
@@ -201,6 +211,7 @@ impl Http2Stream {
                 Err(_) => return Err(self.stalled("the body stopped", idle)),
             };
             // Pieces that are there already cost no wait.
+            // Without this one fast body would keep its thread from all other tasks.
             coop::consume_budget().await;
             self.record_received();
             left = left.checked_sub(piece.len() as u64).ok_or_else(misfit)?;
@@ -229,8 +240,10 @@ impl Http2Stream {
     }
 
     fn failed(&mut self, doing: &'static str, e: h2::Error) -> Error {
+        // The protocol guarantees that streams behind a GOAWAY and refused ones were not processed.
         let refused =
             e.is_remote() && (e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM));
+        // A reset concerns this stream alone.
         if !e.is_reset() {
             self.connection.retire();
         }
@@ -245,6 +258,7 @@ impl Http2Stream {
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
+        // Dropped by a deadline before anything came: the connection may be dead.
         let silent = !self.received && self.end.is_none();
         self.connection.leave(silent.then_some(self.began));
     }

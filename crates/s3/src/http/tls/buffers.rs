@@ -42,6 +42,7 @@ impl Incoming {
         io: &mut (impl AsyncRead + Unpin),
     ) -> Poll<io::Result<usize>> {
         // What is left is less than a record, except in handshakes.
+        // A record must be in one piece to be opened.
         self.bytes.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         if self.to == self.bytes.len() {
@@ -74,6 +75,7 @@ impl Outgoing {
 
     /// Space for at least `len` bytes behind what is there; [`Outgoing::wrote`] takes them in.
     pub fn space(&mut self, len: usize) -> &mut [u8] {
+        // Grows to the largest batch and stays: the zeros are written once.
         if self.bytes.len() < self.to + len {
             self.bytes.resize(self.to + len, 0);
         }
@@ -98,6 +100,7 @@ impl Outgoing {
                 sent => self.from += sent,
             }
         }
+        // Only once all is sent, so that nothing has to be moved.
         (self.from, self.to) = (0, 0);
         Poll::Ready(Ok(()))
     }

@@ -77,9 +77,12 @@ impl TlsConfigCache {
     pub async fn tls(&self) -> Result<Arc<Tls>> {
         let known = self.shared.state().tls.clone();
         match known {
+            // The system's certificates are read again only when a server is not trusted; one file
+            // is cheap to look at.
             Some(tls) if !matches!(self.shared.root_certs, RootCerts::PemFile(_)) => Ok(tls),
             None if !self.shared.is_in_files() => self.shared.read(),
             Some(tls) => {
+                // Without a wait: the configuration that is there works for nearly all connections.
                 let Some(turn) = self.look_turns.try_turn() else { return Ok(tls) };
                 let looked = self.blocking(turn, Shared::look).await;
                 Ok(looked.and_then(|looked| looked.ok()).unwrap_or(tls))
@@ -108,12 +111,14 @@ impl TlsConfigCache {
         let Ok(turn) = turn else { return false };
         {
             let mut state = self.shared.state();
+            // Another connection has replaced it since.
             if state.tls.as_ref().is_some_and(|tls| !Arc::ptr_eq(tls, used)) {
                 return true;
             }
             if state.reread.is_some_and(|last| now.duration_since(last) < REREAD_MIN) {
                 return false;
             }
+            // Before the read: one that hangs or fails counts as well.
             state.reread = Some(now);
         }
         self.blocking(turn, |shared| shared.read().is_ok()).await.unwrap_or(false)
@@ -129,6 +134,7 @@ impl TlsConfigCache {
         let (send, done) = tokio::sync::oneshot::channel();
         let look = move || {
             let done = work(&shared);
+            // Before the result is sent: who gets it may take the next turn at once.
             drop(turn);
             drop(send.send(done));
         };
@@ -158,6 +164,7 @@ impl Shared {
     }
 
     fn read(&self) -> Result<Arc<Tls>> {
+        // Before the content: a file that is written in between is read once more, and not never.
         let written = self.written();
         let tls = Arc::new(Tls::new(&self.root_certs, self.http2, self.direct)?);
         let mut state = self.state();

@@ -95,6 +95,7 @@ impl Direct<KernelSecrets> {
     /// Takes over `connection`, which has shaken hands and has seen no record since.
     pub fn over(connection: UnbufferedClientConnection) -> Result<Self, Error> {
         let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
+        // Beyond this many records a key no longer guarantees secrecy.
         let sealed_max = suite.map_or(0, |suite| suite.common.confidentiality_limit);
         let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
         Ok(Direct::new(
@@ -132,6 +133,7 @@ impl<S: Secrets> Direct<S> {
             // Not a whole record yet: it stays in the buffer until the socket brings the rest.
             let Some(len) = record::first(&bytes[used..])? else { break };
             let (header, rest) = bytes[used..].split_at_mut(HEADER_BYTES);
+            // An error ends the connection; records before it are valid and stay.
             self.take(header, &mut rest[..len], space, left)?;
             used += HEADER_BYTES + len;
         }
@@ -151,8 +153,11 @@ impl<S: Secrets> Direct<S> {
         space: &mut PlaintextSpace<'_>,
         left: &mut PlaintextLeft,
     ) -> Result<(), Error> {
+        // The payload with its type behind it: what the cipher writes before it is known how long
+        // the padding is.
         let opened_len = sealed.len() - (MORE_BYTES - 1);
         let Some(target) = space.next().get_mut(..opened_len) else {
+            // The caller's space is too short for the whole record, so this one is copied.
             let (kind, payload) = self.opening.open_in_place(header, sealed)?;
             if kind != APPLICATION_DATA {
                 return self.control(kind, payload);
@@ -173,6 +178,7 @@ impl<S: Secrets> Direct<S> {
 
     /// `len` bytes came for the caller.
     fn brought(&mut self, len: usize) -> Result<(), Error> {
+        // The standard forbids data between the fragments of a handshake message.
         if !self.message.is_empty() {
             return Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into());
         }
@@ -194,6 +200,8 @@ impl<S: Secrets> Direct<S> {
 
     /// A record that is not for the caller.
     fn control(&mut self, kind: u8, payload: &[u8]) -> Result<(), Error> {
+        // Counted for all of them: tickets and key updates without end would also keep the caller
+        // waiting.
         self.brought_nothing()?;
         match kind {
             HANDSHAKE if payload.is_empty() => Err(InvalidMessage::InvalidEmptyPayload.into()),
@@ -210,6 +218,7 @@ impl<S: Secrets> Direct<S> {
     }
 
     fn alert(&mut self, payload: &[u8]) -> Result<(), Error> {
+        // The level is ignored: TLS 1.3 defines it by the description.
         let [_, what] = *payload else { return Err(InvalidMessage::InvalidContentType.into()) };
         match AlertDescription::from(what) {
             AlertDescription::CloseNotify => self.ended = true,
@@ -228,6 +237,7 @@ impl<S: Secrets> Direct<S> {
             if len > MESSAGE_BYTES_MAX {
                 return Err(InvalidMessage::HandshakePayloadTooLarge.into());
             }
+            // The rest comes with the next record.
             let Some(body) = self.message.get(4..len) else { return Ok(()) };
             match kind {
                 NEW_SESSION_TICKET => self.secrets.ticket(body)?,
@@ -259,6 +269,7 @@ impl<S: Secrets> Direct<S> {
     /// Seals `plain`.
     pub fn seal(&mut self, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
         for piece in plain.chunks(PLAIN_BYTES_MAX) {
+            // Before the record and not after it: the limit holds also for the last one.
             if self.owes_keys || self.sealing.number >= self.sealed_max {
                 self.change_keys(outgoing)?;
             }
@@ -275,6 +286,7 @@ impl<S: Secrets> Direct<S> {
 
     /// Queues the alert that reports an error to the server.
     pub fn send_alert(&mut self, e: &Error, outgoing: &mut Outgoing) {
+        // One alert at most.
         if std::mem::replace(&mut self.done, true) {
             return;
         }

@@ -76,6 +76,7 @@ impl Tls {
                 let what = "the TLS provider gives no keys away: set tls_direct to false, or take another provider";
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
+            // rustls exports its keys only from connections whose configuration allows it.
             Arc::make_mut(&mut tls.config).enable_secret_extraction = true;
             tls.direct = true;
         }
@@ -130,6 +131,8 @@ impl Tls {
             if self.direct { handshake.and_then(TlsSession::go_direct) } else { handshake };
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+            // Not retried on another address, which has the same certificate; but the CA bundle may
+            // have changed.
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
             let (kind, advice) = match distrust {
                 true => (ErrorKind::Denied, ": set the CA bundle that signed its certificate"),
@@ -147,6 +150,7 @@ impl std::fmt::Debug for Tls {
 }
 
 fn system_roots() -> Result<RootCertStore> {
+    // Certificates that cannot be parsed are skipped: systems ship some that no verifier takes.
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);

@@ -34,6 +34,7 @@ pub fn first(bytes: &[u8]) -> Result<Option<usize>, Error> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([high, low]));
     match (kind, len) {
+        // Checked before the record is whole: a wrong length must not make us wait for it.
         (APPLICATION_DATA, MORE_BYTES..) if len <= PLAIN_BYTES_MAX + MORE_BYTES => {
             Ok((bytes.len() >= HEADER_BYTES + len).then_some(len))
         }
@@ -71,6 +72,7 @@ impl RecordKeys {
         sealed: &[u8],
         out: &mut [u8],
     ) -> Result<(u8, usize), Error> {
+        // The header is authenticated with the record, so a changed length shows in the tag.
         let (sealed, tag) = sealed.split_at_checked(out.len()).ok_or(Error::DecryptError)?;
         let nonce = self.nonce(Error::DecryptError)?;
         let opened = self.key.open_separate_gather(nonce, Aad::from(header), sealed, tag, out);
@@ -97,6 +99,7 @@ impl RecordKeys {
     pub fn seal(&mut self, kind: u8, plain: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let sealed = u16::try_from(plain.len() + MORE_BYTES).map_err(|_| Error::EncryptError)?;
         let [high, low] = sealed.to_be_bytes();
+        // The version is always that of TLS 1.2, as the standard wants it for old middleboxes.
         let header = [APPLICATION_DATA, 3, 3, high, low];
         let (head, out) = out.split_at_mut_checked(HEADER_BYTES).ok_or(Error::EncryptError)?;
         let (body, more) = out.split_at_mut_checked(plain.len()).ok_or(Error::EncryptError)?;
@@ -117,7 +120,9 @@ impl RecordKeys {
 
     /// That of the next record. No number is used twice.
     fn nonce(&mut self, spent: Error) -> Result<aws_lc_rs::aead::Nonce, Error> {
+        // Records arrive in order, so the number needs no place in them.
         let nonce = cipher::Nonce::new(&self.iv, self.number).0;
+        // A nonce that is used twice gives the key away.
         self.number = self.number.checked_add(1).ok_or(spent)?;
         Ok(aws_lc_rs::aead::Nonce::assume_unique_for_key(nonce))
     }

@@ -62,6 +62,7 @@ impl RustlsRecords {
             outgoing,
             Send::Nothing,
         );
+        // Also when the step failed: rustls has taken these bytes in.
         incoming.consume(used);
         *shown -= used;
         next
@@ -72,6 +73,7 @@ impl RustlsRecords {
     pub fn open(&mut self, wire: &mut Wire, space: &mut PlaintextSpace<'_>) -> Result<bool, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
         while !self.ended && !space.next().is_empty() {
+            // What does not fit is kept for the next read; rustls gives it once.
             let take = |bytes: &[u8]| left.push(&bytes[space.put(bytes)..]);
             let (used, next) = self.process(incoming.filled(), take, outgoing, Send::Nothing);
             incoming.consume(used);

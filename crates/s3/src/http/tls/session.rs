@@ -75,6 +75,7 @@ impl TlsSession {
     ) -> io::Result<Self> {
         let mut library = RustlsRecords::new(config, name).map_err(broken)?;
         let mut wire = Wire::new(tcp);
+        // By rustls in every case: only records behind the handshake may be processed here.
         wire.shake_hands(&mut library).await?;
         let connection = &library.connection;
         let negotiated = Negotiated {
@@ -101,6 +102,7 @@ impl TlsSession {
         #[cfg(feature = "tls-direct")]
         {
             self.records = match self.records {
+                // TLS 1.2 and other ciphers stay with rustls.
                 Records::RustlsRecords(library) if KernelSecrets::suits(&library.connection) => {
                     Records::Direct(Box::new(Direct::over(library.connection).map_err(broken)?))
                 }
@@ -139,6 +141,7 @@ impl TlsSession {
     ) -> Poll<io::Result<usize>> {
         let mut space = PlaintextSpace::new(pieces);
         // Bytes of an earlier record come first; they are in the order of the stream.
+        // What an earlier read had opened beyond its caller's space.
         self.wire.left.drain(&mut space);
         loop {
             let opened = self.open(cx, &mut space);
@@ -165,6 +168,7 @@ impl TlsSession {
             if ended || space.next().is_empty() {
                 return Poll::Ready(Ok(0));
             }
+            // A server could keep this task busy for ever with records that carry nothing.
             if self.quiet > QUIET_BYTES_MAX {
                 return Poll::Ready(Err(
                     self.fail(cx, PeerMisbehaved::TooManyEmptyFragments.into())
@@ -194,6 +198,7 @@ impl TlsSession {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // At most one batch of sealed records waits, so a slow socket slows the caller down.
         ready!(self.wire.poll_drain(cx))?;
         let mut done = 0;
         for piece in pieces {
@@ -218,6 +223,7 @@ impl TlsSession {
 
     /// Sends `close_notify` and shuts down the write side of the socket.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Once, and not behind an alert: after either nothing more may be sent.
         if !self.failed && !std::mem::replace(&mut self.done, true) {
             let said = match &mut self.records {
                 Records::RustlsRecords(library) => library.close_notify(&mut self.wire),
@@ -242,6 +248,7 @@ impl TlsSession {
         {
             return Err(e);
         }
+        // After an error the records are out of step: nothing more is opened or sealed.
         self.check()?;
         let opened = match &mut self.records {
             Records::RustlsRecords(library) => library.open(&mut self.wire, space),
