@@ -43,12 +43,15 @@ impl ServerClock {
     pub fn learn(&self, date: Option<&str>, refused: bool) -> bool {
         let now = unix_now();
         let Some(offset) = date.and_then(http_date).map(|date| date - now) else { return false };
+        // Also for an offset that is ignored, or each response would be parsed again.
         self.learned.store(now, Ordering::Relaxed);
         if offset.abs() > BELIEVE_MAX_S {
             return false;
         }
         self.measured.store(offset, Ordering::Relaxed);
         let applied = self.applied.load(Ordering::Relaxed);
+        // Small differences are left alone, since a new offset changes each signature; a refusal
+        // shows that they matter.
         let far = (offset - applied).abs() >= CORRECT_FROM_S;
         if far || (refused && offset != applied) {
             self.applied.store(offset, Ordering::Relaxed);

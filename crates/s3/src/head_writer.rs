@@ -61,6 +61,7 @@ impl HeadWriter for Http2Head {
         if name == "host" {
             return;
         }
+        // One buffer for all values, wiped at the end: one of them is the token.
         self.value.clear();
         value(&mut self.value);
         match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(&self.value)) {
@@ -69,6 +70,7 @@ impl HeadWriter for Http2Head {
                 value.set_sensitive(name.as_str().ends_with("-token"));
                 self.map.append(name, value);
             }
+            // Reported by `request`, since the writer's methods cannot fail.
             _ => self.refused = true,
         }
     }

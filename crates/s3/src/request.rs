@@ -172,9 +172,12 @@ impl<'a> Request<'a> {
         signing: &Signing<'_>,
     ) -> Result<()> {
         let Signing { endpoint, credentials, stamp, sign_body } = *signing;
+        // Path and query are encoded once, and these bytes are both signed and sent.
         let split = self.target(path, endpoint);
         let (path, query) = path.split_at(split);
         let hash;
+        // Bulk bodies are not hashed by default: the checksum header and TLS protect them, at a
+        // fraction of the cost.
         let payload = match self.payload {
             _ if self.body.is_empty() => EMPTY_SHA256,
             Payload::Bulk if !sign_body => UNSIGNED,
@@ -183,6 +186,7 @@ impl<'a> Request<'a> {
                 &hash
             }
         };
+        // S3 Express distinguishes a session from temporary credentials by the header's name.
         let token_name = if endpoint.service() == "s3express" && self.signer == Signer::Data {
             "x-amz-s3session-token"
         } else {
@@ -205,6 +209,8 @@ impl<'a> Request<'a> {
             .as_slice()
             .iter()
             .for_each(|(name, value)| form.header(name, &|out| put(out, &[value])));
+        // Not signed: proxies may change it. Some stores refuse a PUT without it, also an empty
+        // one.
         if !self.body.is_empty() || matches!(self.method, "PUT" | "POST") {
             form.header("content-length", &|out| decimal(out, self.body.len()));
         }

@@ -35,6 +35,7 @@ fn each_below(
     let mut begun = false;
     loop {
         let event = reader.read_event().map_err(|e| nonsense().with_source(e))?;
+        // Outside the root: only white space, comments and declarations may be there.
         if path.is_empty() {
             match &event {
                 Event::Start(first) | Event::Empty(first) => {
@@ -51,6 +52,7 @@ fn each_below(
         }
         match event {
             Event::Start(start) => {
+                // A document of the server must not decide how much memory its path takes.
                 if path.len() == DEPTH_MAX {
                     return Err(nonsense());
                 }
@@ -64,6 +66,8 @@ fn each_below(
             }
             Event::Text(piece) => inside.push_str(&piece.xml10_content()),
             Event::CData(piece) => inside.push_str(&piece.xml10_content()),
+            // Only the five entities of XML and numbers: others would need a DTD, which is never
+            // read.
             Event::GeneralRef(name) => {
                 match name.resolve_char_ref().map_err(|e| nonsense().with_source(e))? {
                     Some(char) => inside.push(char),
@@ -71,6 +75,8 @@ fn each_below(
                 }
             }
             Event::End(_) => {
+                // Text directly in an element with children was cleared when the first of them
+                // began.
                 leaf(&path, &inside);
                 path.pop();
                 inside.clear();

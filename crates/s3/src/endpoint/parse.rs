@@ -27,6 +27,7 @@ pub fn resolve(place: &BucketAddress) -> Result<Endpoint> {
     let text = place.url.as_deref().unwrap_or_default().trim();
     // Before any message that quotes a part of either.
     refuse_at_sign(text, place.bucket.as_deref().unwrap_or_default())?;
+    // From the endpoint or the settings; both only if they agree.
     let bucket = |name: Option<String>| match (name, &place.bucket) {
         (Some(found), Some(given)) if found != *given => Err(invalid(format!(
             "the endpoint names bucket {found}, the settings name {given}: drop one"
@@ -40,6 +41,8 @@ pub fn resolve(place: &BucketAddress) -> Result<Endpoint> {
     };
     if let Some(rest) = text.strip_prefix("s3://") {
         let rest = rest.trim_end_matches('/');
+        // `s3://bucket` and `s3://host/bucket` look alike: a bucket's name may have dots, and then
+        // only the settings decide.
         let plain = !rest.contains(['.', ':', '/']) || place.bucket.as_deref() == Some(rest);
         if plain {
             return home(place, bucket(Some(rest.to_owned()))?);
@@ -88,6 +91,7 @@ fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
     if rest.contains(['?', '#', ' ']) {
         return Err(odd("a query, a fragment or a blank"));
     }
+    // An IPv6 address is in brackets, since its colons look like that of a port.
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
             let (host, port) = v6.split_once(']').ok_or_else(|| odd("no closing bracket"))?;

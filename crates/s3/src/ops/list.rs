@@ -121,6 +121,7 @@ impl Client {
     /// `Io` when the listing repeats earlier pages ([`Error::is_endless`]), `Invalid`
     /// for a prefix without a final slash on S3 Express, `NotFound` when the bucket does not exist.
     pub async fn list(&self, list: &List, next: Option<&str>) -> Result<Page> {
+        // S3 Express lists directories, and no parts of names.
         if self.inner.config.endpoint.provider() == Provider::Express
             && !list.prefix.is_empty()
             && !list.prefix.ends_with('/')
@@ -129,6 +130,7 @@ impl Client {
                 .with_op("list"));
         }
         let page_max = list.page_max.to_string();
+        // In the order of the names, as the signature has them.
         let mut query = Vec::with_capacity(7);
         query.extend(next.map(|next| ("continuation-token", next)));
         query.extend(list.delimiter.as_deref().map(|delimiter| ("delimiter", delimiter)));
@@ -146,6 +148,7 @@ impl Client {
                 let names: Vec<&str> =
                     names.chain(page.prefixes.iter().map(String::as_str)).collect();
                 let what = (&list.prefix, &list.start_after, &list.delimiter, list.page_max);
+                // Empty pages may repeat: stores send them where many objects were deleted.
                 let content = (page.next.is_some() && !names.is_empty()).then_some(names);
                 let step = ListStep { what, from: next, next: page.next.as_deref(), content };
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
@@ -224,6 +227,7 @@ pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
             "ETag" => text.clone_into(&mut entry.etag),
             _ => {}
         },
+        // The end of an object: its fields came before in any order.
         [_, contents] if contents == "Contents" => {
             // An object without a name or a length is none that can be counted.
             bad |= entry.key.is_empty() || !std::mem::take(&mut sized);
@@ -241,6 +245,7 @@ pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
     // A page that says it is not the last but names no next one is refused below. Taken as the
     // last, it would make every later object look deleted.
     page.next = page.next.filter(|next| truncated && !next.is_empty());
+    // Keys were requested encoded, since XML cannot express all of them.
     let texts = page.entries.iter_mut().map(|entry| &mut entry.key).chain(&mut page.prefixes);
     bad |= encoded && !decode(texts);
     if !bad && truncated == page.next.is_some() {

@@ -53,6 +53,7 @@ impl Listings {
         let place = |token: &T| self.hashes.hash_one((&step.what, token));
         let from = step.from.as_ref().map(place);
         let Some(next) = step.next.as_ref().map(place) else {
+            // The last page: the listing is over.
             from.and_then(|from| take(&mut self.under_way(), from));
             return false;
         };
@@ -65,9 +66,11 @@ impl Listings {
             || content.is_some_and(|content| trail.contents.repeats(content));
         let followed = match (is_cycle, from, found) {
             (false, ..) => Some((next, trail)),
+            // The trail before this step stays, so that a retry of the same page is judged alike.
             (true, Some(from), Some(before)) => Some((from, before)),
             (true, ..) => None,
         };
+        // A listing that its caller has given up ends here; it is never finished.
         if under_way.len() >= LISTINGS_MAX {
             under_way.pop_front();
         }
@@ -91,6 +94,7 @@ impl Brent {
             return true;
         }
         self.came += 1;
+        // Brent: what is kept is replaced at growing distances, so a cycle of any length is met.
         if self.came >= self.power {
             (self.kept, self.power, self.came) = (Some(one), (2 * self.power).max(1), 0);
         }

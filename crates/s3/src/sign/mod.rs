@@ -42,6 +42,7 @@ impl<'a> Headers<'a> {
         if self.len == HEADERS_MAX {
             return false;
         }
+        // Sorted as they come: the signature needs that order, and there are few.
         let at = self.as_slice().partition_point(|(other, _)| *other <= name);
         self.items.copy_within(at..self.len, at + 1);
         self.items[at] = (name, value);
