@@ -3,149 +3,25 @@
 //! that answer as the real ones do.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/asker.rs"]
+mod asker;
+#[path = "support/credential_answers.rs"]
+mod credential_answers;
 #[path = "support/fake.rs"]
 mod fake;
+#[path = "support/logs.rs"]
+mod logs;
 mod support;
 
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fake::{Asked, Fake};
+use asker::{ASKS, NO_INSTANCE, SECRET, Scene};
+use credential_answers::{is_sts, iso, json, sts};
+use fake::Fake;
 use kvtier_s3::creds::discover;
 use kvtier_s3::{BucketAddress, Client, Config, List};
-use kvtier_testkit::s3::{Fault, Rule, Server};
-use support::*;
-
-const ASKS: &str = "KVTIER_S3_TEST_ASKS";
-/// Set where the metadata service of the instance is not to be asked.
-const NO_INSTANCE: &str = "KVTIER_S3_TEST_NO_INSTANCE";
-const SECRET: &str = "secret/test+key";
-const AWAIT: Duration = Duration::from_secs(600);
-
-/// The process whose surroundings a test makes.
-struct Asker {
-    child: Child,
-    to: ChildStdin,
-    from: Receiver<String>,
-    /// All that it said, on both ways out.
-    said: Arc<Mutex<String>>,
-    home: tempfile::TempDir,
-    server: Server,
-}
-
-/// What a process finds around it.
-struct Scene {
-    home: tempfile::TempDir,
-    server: Server,
-    env: Vec<(String, String)>,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let server = server(|_| {});
-        std::fs::create_dir(home.path().join(".aws")).unwrap();
-        let env = [
-            ("HOME", home.path().to_str().unwrap()),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_EC2_METADATA_DISABLED", "true"),
-            (ASKS, &server.url()),
-        ];
-        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        Scene { home, server, env }
-    }
-
-    fn env(mut self, name: &str, value: impl Into<String>) -> Self {
-        self.env.retain(|(other, _)| other != name);
-        self.env.push((name.to_owned(), value.into()));
-        self
-    }
-
-    fn file(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.home.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-
-    fn start(self) -> Asker {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "asks", "--nocapture", "--test-threads=1"])
-            .env_clear()
-            .envs(self.env);
-        command
-            .env("PATH", "/usr/bin:/bin")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (lines, from) = sync_channel(64);
-        let said = Arc::new(Mutex::new(String::new()));
-        let ways: [Box<dyn std::io::Read + Send>; 2] =
-            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
-        for way in ways {
-            let lines = lines.clone();
-            let said = Arc::clone(&said);
-            std::thread::spawn(move || {
-                for line in BufReader::new(way).lines().map_while(Result::ok) {
-                    said.lock().unwrap().push_str(&(line.clone() + "\n"));
-                    if let Some((_, answer)) = line.split_once("answer: ") {
-                        drop(lines.send(answer.to_owned()));
-                    }
-                }
-            });
-        }
-        let to = child.stdin.take().unwrap();
-        Asker { child, to, from, said, home: self.home, server: self.server }
-    }
-}
-
-impl Asker {
-    /// The next answer.
-    fn read_line(&self) -> String {
-        self.from
-            .recv_timeout(AWAIT)
-            .unwrap_or_else(|e| panic!("{e}: {}", self.said.lock().unwrap()))
-    }
-
-    fn command(&mut self, word: &str) -> String {
-        writeln!(self.to, "{word}").unwrap();
-        self.read_line()
-    }
-
-    /// The tokens that requests bore, without repetitions.
-    fn tokens(&self) -> Vec<String> {
-        let seen = self.server.seen();
-        let mut tokens: Vec<String> = seen
-            .iter()
-            .filter_map(|seen| seen.header("x-amz-security-token"))
-            .map(str::to_owned)
-            .collect();
-        tokens.dedup();
-        tokens
-    }
-
-    /// Ends it; of all that it said, logs at the finest level and the `Debug` of everything among
-    /// it, no part is one of these.
-    fn end(mut self, secrets: &[&str]) {
-        self.command("debug");
-        drop(self.to);
-        self.child.wait().unwrap();
-        let said = self.said.lock().unwrap();
-        assert!(said.contains("logs are taken"), "{said}");
-        for secret in secrets.iter().chain(&[SECRET]) {
-            let before = said.split(secret).next().unwrap();
-            let near = &before[before.floor_char_boundary(before.len().saturating_sub(300))..];
-            assert!(before.len() == said.len(), "{secret} is shown after {near}");
-        }
-        assert!(Path::new(self.home.path()).exists());
-    }
-}
+use kvtier_testkit::s3::{Fault, Rule};
+use logs::Logs;
 
 /// What the other process does. As a test of its own it does nothing.
 #[test]
@@ -202,103 +78,6 @@ fn asks() {
             _ => answer(output),
         }
     }
-}
-
-/// Everything that is logged at any level, in one text.
-#[derive(Clone, Default)]
-struct Logs(Arc<Mutex<String>>);
-
-impl Logs {
-    fn take(&self) -> String {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn note(&self, metadata: &tracing::Metadata<'_>, fields: impl FnOnce(&mut Fields)) {
-        let mut text = Fields(format!("[{} {}]", metadata.target(), metadata.name()));
-        fields(&mut text);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(&(text.0 + "\n"));
-    }
-}
-
-struct Fields(String);
-
-impl tracing::field::Visit for Fields {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl tracing::Subscriber for Logs {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        self.note(span.metadata(), |fields| span.record(fields));
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
-        let mut text = Fields(String::new());
-        values.record(&mut text);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text.0);
-    }
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        self.note(event.metadata(), |fields| event.record(fields));
-    }
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-/// The time `seconds` from now, as AWS writes it.
-fn iso(seconds: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
-    let days = now / 86_400;
-    let rest = now % 86_400;
-    // By the days since 0000-03-01, as years of that kind have their odd day at the end.
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let doe = z % 146_097;
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
-}
-
-/// What a container's agent and instance metadata say.
-fn json(token: &str, seconds: u64) -> String {
-    format!(
-        r#"{{"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": "{}", "AccessKeyId": "AKIDTEST", "SecretAccessKey": "{SECRET}",
-        "Token": "{token}", "Expiration": "{}"}}"#,
-        iso(0),
-        iso(seconds)
-    )
-}
-
-/// What STS says to an action.
-fn sts(action: &str, access: &str, token: &str) -> String {
-    let end = iso(3600);
-    format!(
-        "<{action}Response xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><{action}Result><Credentials>\
-        <AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>{token}</SessionToken>\
-        <Expiration>{end}</Expiration></Credentials><AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/kv/s</Arn>\
-        <AssumedRoleId>A:s</AssumedRoleId></AssumedRoleUser></{action}Result></{action}Response>"
-    )
-}
-
-fn is_sts(asked: &Asked, action: &str) -> bool {
-    asked.method == "POST" && asked.body.contains(&format!("Action={action}&"))
 }
 
 #[test]
