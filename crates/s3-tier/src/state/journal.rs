@@ -74,6 +74,8 @@ impl NodeJournal {
     /// Takes the records for the next object, with its number; `None` if there are none.
     pub fn take(&self) -> Option<(u64, Vec<TimedRecord>)> {
         let mut unwritten = self.unwritten();
+        // Only the last use of a chunk matters to the order, and a busy chunk is used in each
+        // interval.
         let records = last_touches(std::mem::take(&mut unwritten.records));
         if records.is_empty() {
             return None;
@@ -102,6 +104,7 @@ impl NodeJournal {
     /// The object was not written: its records go into the next one, before newer records.
     pub fn restore(&self, records: Vec<TimedRecord>) {
         let mut unwritten = self.unwritten();
+        // Records were added while the object was being written.
         let since = std::mem::replace(&mut unwritten.records, records);
         unwritten.records.extend(since);
         if unwritten.records.len() > WAITING_MAX {
@@ -123,6 +126,8 @@ impl Unwritten {
     /// touches, then the oldest records.
     fn shrink(&mut self) {
         self.records = last_touches(std::mem::take(&mut self.records));
+        // A lost touch costs a little order; a lost save or delete is found only by the next
+        // listing.
         for touches_only in [true, false] {
             let mut over = self.records.len().saturating_sub(WAITING_MAX - DROPPED_AT_ONCE);
             self.records.retain(|noted| {
@@ -138,6 +143,7 @@ impl Unwritten {
 /// `now_ms` since the journal began.
 fn encode(at_ms: u64, now_ms: u64, records: &[TimedRecord]) -> Vec<u8> {
     let mut width = 1;
+    // Each time costs a frame with its header, which would pass the limit of an object.
     while runs(records, width).count() > TIMES_MAX {
         width *= 2;
     }

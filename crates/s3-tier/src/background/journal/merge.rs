@@ -98,6 +98,8 @@ impl JournalMerger {
             }
         }
         shared.cluster.notes().journal = self.progress.fault().cloned();
+        // All nodes together: a save of one and a delete of another apply in the order of their
+        // times.
         sort_by_time(&mut batches);
         let count = self.apply(shared, &batches);
         add(&shared.counters.merged, count as u64);
@@ -129,6 +131,7 @@ impl JournalMerger {
     async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
         self.listed = objects::list(&shared.client, directory).await?;
         let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
+        // Objects that are gone from the bucket need not be remembered.
         self.progress.keep(directory, &listed);
         Ok(())
     }
