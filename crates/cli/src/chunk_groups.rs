@@ -71,7 +71,7 @@ impl Groups {
     /// Prints the groups, the largest first, as a table or as one JSON object.
     pub fn print(&self, as_json: bool) -> Result<()> {
         let mut groups: Vec<_> = self.groups.iter().collect();
-        // The largest first: the question is who uses the space.
+        // The largest first: the question is what uses the space.
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
         if as_json {
             let object = |(name, group): &(&Option<String>, &Group)| json!({ "name": name, "chunks": group.chunks, "bytes": group.bytes });

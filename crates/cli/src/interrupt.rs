@@ -27,7 +27,7 @@ impl std::error::Error for Interrupted {}
 /// Waits for signals from now on. Call it before other threads start: they must inherit that these
 /// signals are not theirs.
 pub fn watch() -> Result<()> {
-    // Commands call this where they begin to change something, some of them twice.
+    // Some commands come here twice, by way of what they share with others.
     if WATCHED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }

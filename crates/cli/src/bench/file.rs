@@ -103,7 +103,8 @@ pub fn run(args: &BenchFileArgs) -> Result<()> {
     let mut cells = Vec::new();
     for size in sizes {
         for concurrency in &args.concurrency {
-            // A tier and a directory for each cell, so that no cell inherits files or warm threads.
+            // A tier and a directory for each size and concurrency, so that none inherits files or
+            // warm threads of another.
             Stage::new(&plan, size as usize, *concurrency)?.play(&plan.ops, &mut cells)?;
         }
     }

@@ -203,8 +203,6 @@ impl Iterator for Workload {
         let mut blocks = self.open.remove(&session)?;
         let added = between(&mut self.random, &self.shape.turn_blocks);
         self.fresh(&mut blocks, added);
-        // The answer is drawn for every turn, also the last: the same seed must give the same
-        // requests whatever follows.
         let answer = between(&mut self.random, &self.shape.answer_blocks);
         let request =
             TraceRequest { time_ms, session, blocks: blocks.clone(), answer: answer as usize };

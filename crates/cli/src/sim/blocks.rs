@@ -82,7 +82,7 @@ impl Blocks {
             let before =
                 known.checked_sub(1).and_then(|deepest| last_user[chain[deepest] as usize]);
             // It continues a request if it repeats at least half of it. A shared system prompt
-            // alone is less.
+            // alone is usually less.
             match before.filter(|before| 2 * known >= self.chain(*before).len()) {
                 Some(before) => sessions.push(sessions[before]),
                 None => {

@@ -46,7 +46,6 @@ impl Hints {
             // Engines can only guess when a session returns. The noise is log-normal, a factor of e
             // in either direction.
             let noise = random.normal().exp();
-            // Drawn for every request, so that the other numbers do not depend on it.
             let said = given != Given::Half || random.below(2) == 0;
             let hint = match ms {
                 Some(ms) => {

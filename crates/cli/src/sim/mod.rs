@@ -117,7 +117,7 @@ pub fn run(args: &SimArgs) -> Result<()> {
         )
         .into());
     }
-    // All arguments are checked before: a trace can take long to read.
+    // What can be checked without the trace is checked before: a trace can take long to read.
     let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
     let blocks = Blocks::of(&trace);
     let sizes = sizes(&args.sizes, blocks.distinct())?;

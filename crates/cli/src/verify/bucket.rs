@@ -70,8 +70,6 @@ fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>
         .map_err(failed)?;
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;
-    // An object that grew since the listing is longer than the lease; the check reports its length
-    // as damage.
     let held = usize::try_from(object.len())?.min(bytes.len());
     Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held])))
 }

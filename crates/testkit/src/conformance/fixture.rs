@@ -144,7 +144,6 @@ impl Fixture {
         if self.vllm_keys {
             let hash = Digest::derive("kvtier testkit chunk", &n.to_le_bytes());
             let hash = ChunkHash::new(hash.as_bytes());
-            // vLLM's names have no worker, so keys of this form have the rank 0.
             let id = ObjectKey::new("org_model_0123456789ab", KvRank(0), 0, hash, "");
             return Key::new(Arc::new(ns), id.expect("a valid key").into());
         }

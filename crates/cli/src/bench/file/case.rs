@@ -64,7 +64,6 @@ impl Need {
         // The payload is padded to a page, and the footer takes one more.
         let file = (size as u64).next_multiple_of(4096) + 4096;
         // The tier keeps below a high mark of its cap.
-        // Space for what is in flight too, or the tier would evict before the directory is full.
         let full = (count + concurrency as u64).saturating_mul(file).saturating_mul(104) / 100;
         let (capacity, bytes) = match plan.case {
             Case::Fresh => (
