@@ -285,8 +285,8 @@ impl Tier for FaultTier {
     ) -> Ticket<Result<LookedUp, Error>> {
         match self.key_fault("lookup") {
             Ok(()) => self.inner.lookup(ctx, keys, mode, hold),
-            // Half of the contract: a lookup may answer `Unknown` instead of an error. With a hold
-            // it may not, since the caller would miss its hold.
+            // A lookup may answer `Unknown` instead of an error. With a hold it may not, since the
+            // caller would miss its hold.
             Err(_) if hold == Hold::None => {
                 Ticket::ready(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None)))
             }

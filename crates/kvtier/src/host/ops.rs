@@ -110,7 +110,7 @@ impl HostTier {
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
         if !chunks.insert(reservation, place, StoredChunk { key: op.key.clone(), bytes, sums }) {
-            // Another save of the key was faster. Its copy is the same, so nothing is lost.
+            // The index has no entry left for another chunk.
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }

@@ -55,8 +55,8 @@ struct Promotion {
 
 /// Loads a batch: first the keys that no other load is fetching, then, once those flights have
 /// ended, the rest.
-pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
-    let batch = LoadBatch { stack, ctx, keys: admitted.keys };
+pub async fn load(stack: Arc<Inner>, ctx: Ctx, admitted: Admitted<Load, Loaded>) {
+    let batch = LoadBatch { stack: &stack, ctx: &ctx, keys: admitted.keys };
     let mut own = Vec::new();
     let mut others = Vec::new();
     for (at, op, slot) in admitted.ops {
@@ -187,8 +187,8 @@ impl LoadBatch<'_> {
                 let what = "a faster tier still copies from this memory";
                 Err(Error::new(ErrorKind::Timeout, what).with_op("load").with_key(*op.key.digest()))
             };
-            // An op that failed returns no memory, as `Tier::load` promises for a timeout. Its
-            // other leases go back to their arena here.
+            // This op hands out no memory, since some of it is still in use. Its other leases go
+            // back to their arena here.
             let op = if answer.is_ok() { op } else { Load { key: op.key, into: Vec::new() } };
             slot.finish(op, answer);
             drop(flight);

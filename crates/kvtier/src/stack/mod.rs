@@ -199,21 +199,32 @@ impl Stack {
         ticket
     }
 
-    /// Admits the ops of a batch. Those that the gate rejects are answered here, without waiting for
-    /// the stack's thread.
-    fn admit<O: Op, T: Send + 'static>(
+    /// Runs a batch. Ops that the gate rejects are answered here, without waiting for the stack's
+    /// thread.
+    fn spawn_batch<O: Op, T: Send + 'static, F: Future<Output = ()> + Send + 'static>(
         &self,
+        ctx: &Ctx,
         ops: Vec<O>,
-        slots: Vec<Slot<O, T>>,
         throttled: fn() -> T,
-    ) -> Admitted<O, T> {
+        work: fn(Arc<Inner>, Ctx, Admitted<O, T>) -> F,
+    ) -> Ticket<Vec<Done<O, T>>> {
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         let mut admitted = Admitted { keys: digests_of(&ops), ops: Vec::with_capacity(ops.len()) };
         for (at, (op, slot)) in ops.into_iter().zip(slots).enumerate() {
             if let Some((op, slot)) = self.admission.admit(op, slot, None, throttled()) {
                 admitted.ops.push((at, op, slot));
             }
         }
-        admitted
+        if !admitted.ops.is_empty() {
+            let inner = Arc::clone(&self.inner);
+            let ctx = ctx.clone();
+            let since = inner.time.now();
+            self.executor.spawn(async move {
+                inner.waited(since);
+                work(inner, ctx, admitted).await;
+            });
+        }
+        ticket
     }
 }
 
@@ -296,35 +307,11 @@ impl Tier for Stack {
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
-        let admitted = self.admit(ops, slots, || Loaded::Throttled);
-        if admitted.ops.is_empty() {
-            return ticket;
-        }
-        let inner = Arc::clone(&self.inner);
-        let ctx = ctx.clone();
-        let since = self.inner.time.now();
-        self.executor.spawn(async move {
-            inner.waited(since);
-            load::load(&inner, &ctx, admitted).await;
-        });
-        ticket
+        self.spawn_batch(ctx, ops, || Loaded::Throttled, load::load)
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
-        let admitted = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
-        if admitted.ops.is_empty() {
-            return ticket;
-        }
-        let inner = Arc::clone(&self.inner);
-        let ctx = ctx.clone();
-        let since = self.inner.time.now();
-        self.executor.spawn(async move {
-            inner.waited(since);
-            save::save(&inner, &ctx, admitted).await;
-        });
-        ticket
+        self.spawn_batch(ctx, ops, || Saved::Shed(ShedReason::Throttled), save::save)
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {

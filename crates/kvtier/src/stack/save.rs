@@ -24,8 +24,8 @@ struct StackSave {
 }
 
 /// Saves a batch.
-pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>) {
-    let batch = WriteBackBatch::new(ctx, admitted.keys);
+pub async fn save(stack: Arc<Inner>, ctx: Ctx, admitted: Admitted<Save, Saved>) {
+    let batch = WriteBackBatch::new(&ctx, admitted.keys);
     let mut open = Vec::with_capacity(admitted.ops.len());
     for (at, op, slot) in admitted.ops {
         // A batch may have waited for this thread until its deadline. What is over must not reach a
@@ -45,7 +45,7 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
         // of the batches the same in every run.
         let mut waited: BTreeMap<TierSet, Vec<StackSave>> = BTreeMap::new();
         for mut saving in open {
-            match next(stack, &mut saving, &mut deferred) {
+            match next(&stack, &mut saving, &mut deferred) {
                 Some(tiers) => waited.entry(tiers).or_default().push(saving),
                 // The caller is answered as soon as the tiers it waits for have answered. What is
                 // deferred is written after all answers.
@@ -56,12 +56,12 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>
         }
         open = Vec::new();
         for (tiers, some) in waited {
-            open.extend(save_to(stack, &batch, tiers, some).await);
+            open.extend(save_to(&stack, &batch, tiers, some).await);
         }
     }
     if !deferred.is_empty() {
         // A task of its own: the next batch of this caller does not wait for slow tiers.
-        stack.spawner.spawn(run_write_back(Arc::clone(stack), batch, deferred));
+        stack.spawner.spawn(run_write_back(Arc::clone(&stack), batch, deferred));
     }
 }
 

@@ -24,8 +24,7 @@ impl S3Spec {
                 (true, _) => String::new(),
             };
         let texts = [self.endpoint.as_deref(), self.bucket.as_deref(), self.region.as_deref()];
-        // Examples of LMCache have `{bucket}` in them. As a host it would fail with an error of
-        // DNS.
+        // Templates have names such as `{bucket}`. As a host it would fail with an error of DNS.
         if let Some(text) = texts.into_iter().flatten().find(|text| text.contains(['{', '}'])) {
             let what = format!(
                 "{}: {written}{:?} holds a placeholder in braces; write the real name",

@@ -89,7 +89,7 @@ impl Ported {
         if self.has("remote_url") {
             return Err("storage_backend and remote_url name two remote stores; keep one".into());
         }
-        // The guide's example has no region, so that of the environment counts.
+        // Without a region here, that of the environment counts, which the AWS SDKs use too.
         let region = bucket.region.or_else(|| region.map(str::to_owned));
         let region = region.ok_or(
             "storage_backend.connector.region is missing; write it, or set AWS_DEFAULT_REGION",
