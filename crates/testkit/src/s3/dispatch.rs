@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use super::fault::Fault;
-use super::operations::{self, Ways};
-use super::server::{SeenRequest, ServerState, Setup, lock};
+use super::operations;
+use super::server::{SeenRequest, ServerState, lock};
 use super::sigv4::{Claim, Rules};
 use super::wire::{Response, WireRequest, decode};
 use super::{calendar, create_bucket};
@@ -87,20 +87,9 @@ impl ServerState {
     }
 
     fn handle(&self, request: &WireRequest, body: Vec<u8>) -> Response {
-        let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
-        let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } =
-            self.setup.clone();
-        let express = self.is_express();
-        let ways = Ways {
-            express,
-            overwrites,
-            deletes_singly,
-            spells_refusals,
-            versioned,
-            object_lock,
-            lifecycle,
-            hides_settings,
-        };
+        let setup = &self.setup;
+        let bucket = &setup.bucket;
+        let express = setup.is_express();
         let host = request.header("host").unwrap_or_default();
         if express
             && host.starts_with("s3express-control.")
@@ -108,7 +97,7 @@ impl ServerState {
         {
             return Response::error(405, "MethodNotAllowed");
         }
-        if ways.express && request.query("session").is_some() {
+        if express && request.query("session").is_some() {
             return match lock(&self.store).bucket_exists {
                 true => lock(&self.sessions).create(request, self.now()),
                 false => Response::error(404, "NoSuchBucket"),
@@ -134,17 +123,17 @@ impl ServerState {
                 Response::error(405, "MethodNotAllowed")
             }
             Some("") if request.method == "PUT" => {
-                let wanted = if is_aws(host) { Some(self.setup.region.as_str()) } else { None };
-                create_bucket::bucket(&mut store, &bucket, wanted, &body)
+                let wanted = if is_aws(host) { Some(setup.region.as_str()) } else { None };
+                create_bucket::bucket(&mut store, bucket, wanted, &body)
             }
-            Some("") => operations::bucket(&mut store, request, &body, ways),
-            Some(key) => operations::object(&mut store, request, key, body, ways),
+            Some("") => operations::bucket(&mut store, request, &body, setup),
+            Some(key) => operations::object(&mut store, request, key, body, setup),
         }
     }
 
     fn verdict(&self, request: &WireRequest, body: &[u8]) -> Result<(), Response> {
         let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
-        let express = self.is_express();
+        let express = self.setup.is_express();
         let in_session =
             express && request.query("session").is_none() && !self.is_of_control(request);
         let secret = match in_session {
@@ -187,7 +176,7 @@ impl ServerState {
     /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a
     /// session.
     fn is_of_control(&self, request: &WireRequest) -> bool {
-        self.is_express()
+        self.setup.is_express()
             && matches!(request.method.as_str(), "PUT" | "DELETE")
             && request.query.is_empty()
             && request.path.trim_end_matches('/') == format!("/{}", self.setup.bucket)
@@ -196,10 +185,6 @@ impl ServerState {
     /// Whether a request for this host is for the bucket before it.
     fn is_virtual(&self, host: &str) -> bool {
         host.strip_prefix(&self.setup.bucket).is_some_and(|rest| rest.starts_with('.'))
-    }
-
-    fn is_express(&self) -> bool {
-        self.setup.bucket.ends_with("--x-s3")
     }
 
     fn now(&self) -> i64 {

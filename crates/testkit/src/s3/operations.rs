@@ -4,33 +4,18 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
+use super::server::Setup;
 use super::store::{ObjectStore, StoredObject};
 use super::wire::{Response, WireRequest};
 use super::{calendar, multipart, xml};
 
-/// Which of the stores' ways it has.
-#[derive(Clone, Debug, Default)]
-pub struct Ways {
-    /// Whether it is S3 Express.
-    pub express: bool,
-    /// Whether it ignores `If-None-Match` on a PUT.
-    pub overwrites: bool,
-    /// Whether it has no DeleteObjects.
-    pub deletes_singly: bool,
-    /// Whether it percent-encodes the names of what it refuses to delete.
-    pub spells_refusals: bool,
-    /// Whether it says that it keeps versions.
-    pub versioned: bool,
-    /// Whether it says that objects may be locked.
-    pub object_lock: bool,
-    /// What it answers when it is asked for its lifecycle rules.
-    pub lifecycle: Option<String>,
-    /// Whether reading its settings is forbidden.
-    pub hides_settings: bool,
-}
-
 /// Answers a request for the bucket.
-pub fn bucket(store: &mut ObjectStore, request: &WireRequest, body: &[u8], ways: Ways) -> Response {
+pub fn bucket(
+    store: &mut ObjectStore,
+    request: &WireRequest,
+    body: &[u8],
+    setup: &Setup,
+) -> Response {
     let has = |name: &str| request.query(name).is_some();
     match request.method.as_str() {
         _ if !store.bucket_exists => Response::error(404, "NoSuchBucket"),
@@ -42,31 +27,31 @@ pub fn bucket(store: &mut ObjectStore, request: &WireRequest, body: &[u8], ways:
         }
         // As S3 has it: only an empty bucket can be deleted.
         "DELETE" => Response::error(409, "BucketNotEmpty"),
-        "GET" if has("list-type") => list(store, request, &ways),
+        "GET" if has("list-type") => list(store, request, setup),
         "GET" if has("uploads") => {
             let prefix = request.query("prefix").unwrap_or_default();
             // Directory buckets list by whole folders only.
-            match ways.express && !prefix.is_empty() && !prefix.ends_with('/') {
+            match setup.is_express() && !prefix.is_empty() && !prefix.ends_with('/') {
                 true => Response::error(400, "InvalidRequest"),
                 false => multipart::list(store, request),
             }
         }
-        "GET" if ways.express && (has("versioning") || has("object-lock")) => {
+        "GET" if setup.is_express() && (has("versioning") || has("object-lock")) => {
             Response::error(501, "NotImplemented")
         }
         "GET"
-            if ways.hides_settings
+            if setup.hides_settings
                 && (has("versioning") || has("object-lock") || has("lifecycle")) =>
         {
             Response::error(403, "AccessDenied")
         }
-        "GET" if has("versioning") => versioning(ways.versioned),
-        "GET" if has("object-lock") => object_lock(ways.object_lock),
-        "GET" if has("lifecycle") => match ways.lifecycle {
-            Some(rules) => Response::new(200, rules),
+        "GET" if has("versioning") => versioning(setup.versioned),
+        "GET" if has("object-lock") => object_lock(setup.object_lock),
+        "GET" if has("lifecycle") => match &setup.lifecycle {
+            Some(rules) => Response::new(200, rules.as_str()),
             None => Response::error(404, "NoSuchLifecycleConfiguration"),
         },
-        "POST" if has("delete") => delete_many(store, request, body, &ways),
+        "POST" if has("delete") => delete_many(store, request, body, setup),
         _ => Response::error(501, "NotImplemented"),
     }
 }
@@ -95,7 +80,7 @@ pub fn object(
     request: &WireRequest,
     key: &str,
     body: Vec<u8>,
-    ways: Ways,
+    setup: &Setup,
 ) -> Response {
     if !store.bucket_exists {
         return Response::error(404, "NoSuchBucket");
@@ -103,7 +88,7 @@ pub fn object(
     let id = request.query("uploadId");
     match (request.method.as_str(), id) {
         ("GET" | "HEAD", None) => get(store, request, key),
-        ("PUT", None) => put(store, request, key, body, &ways),
+        ("PUT", None) => put(store, request, key, body, setup),
         ("DELETE", None) if key.contains("locked") => Response::error(403, "AccessDenied"),
         ("DELETE", None) => {
             store.objects.remove(key);
@@ -113,7 +98,7 @@ pub fn object(
             multipart::create(store, request, key)
         }
         ("PUT", Some(id)) => multipart::part(store, request, &id, body),
-        ("POST", Some(id)) => multipart::complete(store, request, &id, &body, ways.express),
+        ("POST", Some(id)) => multipart::complete(store, request, &id, &body, setup.is_express()),
         ("DELETE", Some(id)) => multipart::abort(store, &id),
         _ => Response::error(501, "NotImplemented"),
     }
@@ -156,12 +141,12 @@ fn put(
     request: &WireRequest,
     key: &str,
     body: Vec<u8>,
-    ways: &Ways,
+    setup: &Setup,
 ) -> Response {
     if sum_is_wrong(request, &body) {
         return Response::error(400, "BadDigest");
     }
-    if !ways.overwrites
+    if !setup.overwrites
         && request.header("if-none-match").is_some()
         && store.objects.contains_key(key)
     {
@@ -201,15 +186,15 @@ fn delete_many(
     store: &mut ObjectStore,
     request: &WireRequest,
     body: &[u8],
-    ways: &Ways,
+    setup: &Setup,
 ) -> Response {
-    if ways.deletes_singly {
+    if setup.deletes_singly {
         return Response::error(501, "NotImplemented");
     }
     let md5 = request.header("content-md5").is_some();
     let has_sum =
         md5 || request.headers.iter().any(|(name, _)| name.starts_with("x-amz-checksum-"));
-    if !has_sum || (md5 && ways.express) || sum_is_wrong(request, body) {
+    if !has_sum || (md5 && setup.is_express()) || sum_is_wrong(request, body) {
         return Response::error(400, "InvalidRequest");
     }
     let mut answer = String::from(
@@ -217,7 +202,7 @@ fn delete_many(
     );
     for key in xml::texts(body, "Key") {
         if key.contains("locked") {
-            let key = if ways.spells_refusals { key.replace('/', "%2F") } else { key };
+            let key = if setup.spells_refusals { key.replace('/', "%2F") } else { key };
             answer.push_str(&format!(
                 "<Error><Key>{}</Key><Code>AccessDenied</Code></Error>",
                 xml::escape(&key)
@@ -230,11 +215,11 @@ fn delete_many(
     Response::new(200, answer)
 }
 
-fn list(store: &ObjectStore, request: &WireRequest, ways: &Ways) -> Response {
+fn list(store: &ObjectStore, request: &WireRequest, setup: &Setup) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let prefix = of("prefix");
     let delimiter = of("delimiter");
-    if ways.express
+    if setup.is_express()
         && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty())
     {
         return Response::error(400, "InvalidRequest");
@@ -268,7 +253,7 @@ fn list(store: &ObjectStore, request: &WireRequest, ways: &Ways) -> Response {
             object.bytes.len()
         );
         // S3 Express lists in no order.
-        if ways.express { body.insert_str(0, &entry) } else { body.push_str(&entry) }
+        if setup.is_express() { body.insert_str(0, &entry) } else { body.push_str(&entry) }
     }
     let more = keys.next().is_some();
     folded.dedup();

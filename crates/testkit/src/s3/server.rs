@@ -47,6 +47,13 @@ pub struct Setup {
     pub plain_uploads: bool,
 }
 
+impl Setup {
+    /// Whether it is S3 Express, by the name of its bucket.
+    pub(super) fn is_express(&self) -> bool {
+        self.bucket.ends_with("--x-s3")
+    }
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Setup {
