@@ -100,6 +100,7 @@ struct BenchRun {
 /// Whether the run of this name is known to have ended; its newest object is `age_s` old, where the
 /// store says what time it is.
 fn is_dead(name: &str, age_s: Option<i64>) -> bool {
+    // A run of another machine is dead by its age alone.
     has_ended(name).unwrap_or_else(|| age_s.is_some_and(|age_s| age_s > UNKNOWN_DEAD_AFTER_S))
 }
 

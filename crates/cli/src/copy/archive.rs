@@ -125,6 +125,7 @@ impl ArchiveReader {
         let file =
             File::open(path).map_err(|e| bad(format!("cannot be read: {e}; check the path")))?;
         let mut magic = [0; MAGIC.len()];
+        // The first bytes have the version too: other formats are refused here.
         if file.read_exact_at(&mut magic, 0).is_err() || magic != MAGIC {
             return Err(bad("is no file that `kvtier export` of this build wrote".into()).into());
         }

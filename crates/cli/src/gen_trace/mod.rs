@@ -130,6 +130,7 @@ pub fn run(args: &GenTraceArgs) -> Result<()> {
     crate::interrupt::watch()?;
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Temporary files are for their owner alone. A trace gets the usual mode, less the umask.
     let mode = std::fs::Permissions::from_mode(0o666);
     // A file beside the target, renamed over it at the end: an interrupted run leaves the old trace
     // as it was.

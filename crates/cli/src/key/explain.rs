@@ -85,6 +85,7 @@ pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
             "names": names(parsed.key(), &to),
         }));
     }
+    // Names of kvtier's own files have only a digest, so no form of LMCache's can read them.
     all.extend(own_file(name));
     if all.is_empty() {
         return Ok(
