@@ -74,7 +74,7 @@ fn key_reads_the_file_of_a_chunk() {
 
 #[test]
 fn key_reads_a_gds_header() {
-    let element = GdsElement::of(DType::from_torch_name("bfloat16").unwrap()).unwrap();
+    let element = GdsElement::from_dtype(DType::from_torch_name("bfloat16").unwrap()).unwrap();
     let header = GdsHeader::new(element, vec![2, 4, 16, 32], MemoryFormat::Kv2Ltd);
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("47/79");
