@@ -3,7 +3,7 @@
 /// The most hits that are distinguished.
 pub(crate) const HITS_MAX: u8 = 7;
 /// The pause of a conversation that is new.
-pub(crate) const NEW: u8 = 7;
+pub(crate) const NEW: u8 = super::reuse_model::NEW;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = super::reuse_model::SEEN as u8;
 /// The class of new chunks that were the last of their request. Engines that save the last, partly
@@ -69,13 +69,15 @@ impl ReuseClass {
         }
     }
 
-    /// The index of this class in the reuse model, which distinguishes 0, 1, 2 to 3, and more hits.
+    /// The index of this class in the reuse model, which distinguishes 0, 1, 2 to 3, 4 to 6, and
+    /// more hits.
     pub fn index(self) -> u8 {
         let low = (self.0 & LOW) as u8;
         if self.0 & HINTED != 0 {
             return SEEN + low;
         }
-        let hits = (u8::BITS - self.hits().leading_zeros()).min(3) as u8;
+        let octave = (u8::BITS - self.hits().leading_zeros()) as u8;
+        let hits = octave + u8::from(self.hits() == HITS_MAX);
         hits << HITS_SHIFT | low
     }
 }
@@ -163,4 +165,20 @@ pub(crate) const AVERAGE: usize = 1;
 /// What a weight multiplies.
 pub(crate) fn factor(weight: usize) -> f32 {
     [0.5, 1.0, 2.0, 4.0][weight]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_five_classes_and_hints_come_after() {
+        let request = LastRequest::new(0, 0);
+        let index = |hits| ReuseClass::seen(hits, request).index() >> HITS_SHIFT;
+        let indices = [0, 1, 2, 3, 4, 5, 6, 7].map(index);
+        assert_eq!(indices, [0, 1, 2, 2, 3, 3, 3, 4]);
+        let last = ReuseClass::seen(HITS_MAX, LastRequest::new(NEW, usize::MAX));
+        assert_eq!(last.index() + 1, SEEN);
+        assert_eq!(usize::from(RETAINED.index()) + 1, super::super::reuse_model::CLASSES);
+    }
 }

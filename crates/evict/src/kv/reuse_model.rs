@@ -6,26 +6,36 @@
 //! chunk with the lowest hit density.
 //!
 //! Few observations make bad estimates, so a class starts from a prior and moves away from it as
-//! evidence grows: classes of one size lean on those with the same hits, these on the average of
-//! all classes. Evidence is counted in requests, since the chunks of one request return together.
+//! evidence grows: a class leans on those with the same hits and size, these on those with the same
+//! hits, these on those with fewer hits or the average of all classes. New conversations and those
+//! that went on are never pooled below the hits. Evidence is counted in requests, since the chunks
+//! of one request return together.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
 
 /// The number of classes.
-pub(crate) const CLASSES: usize = 160;
+pub(crate) const CLASSES: usize = 192;
 /// Classes below this are of hits and the last request. The others are of hinted returns.
-pub(crate) const SEEN: usize = 128;
+pub(crate) const SEEN: usize = 160;
 /// One of the others: new chunks that were the last of their request.
 pub(crate) const TAIL: usize = SEEN + 29;
 /// This many consecutive classes share the hits and the size of the last request. They differ in
 /// the pause before it.
 const SIZES: usize = 8;
+/// The last of them is of conversations that are new and had no pause.
+pub(crate) const NEW: u8 = SIZES as u8 - 1;
 /// This many consecutive classes share the hits.
 const HITS: usize = 32;
 /// Ages in half octaves.
 const AGES: usize = 60;
+
+/// What is expected of chunks by their hits while there is little evidence: how many times as
+/// likely they return as the average, for no hit and one, or as those with fewer hits. Few first
+/// requests of a conversation get a second one, and the more often a conversation went on, the more
+/// often it goes on again.
+const EXPECTED: [f32; SEEN / HITS] = [0.5, 2.0, 1.5, 1.5, 1.5];
 
 /// How much evidence some classes need before their own estimates count as much as the prior: in
 /// chunks of this many requests. The chunks of one request return together, so a lot of returns may be
@@ -39,9 +49,10 @@ struct PriorWeight {
 }
 
 impl PriorWeight {
-    const HITS: PriorWeight = PriorWeight { curve: 1300.0, level: 10.0 };
-    const SIZES: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
-    const CLASS: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
+    /// Classes together, by hits and by size. At the start one long request must not decide.
+    const POOL: PriorWeight = PriorWeight { curve: 300.0, level: 100.0 };
+    /// One class. Its pause says when it returns.
+    const CLASS: PriorWeight = PriorWeight { curve: 30.0, level: 50.0 };
     /// The caller defines a hint, so a hinted class is soon judged by its own returns.
     const HINT: PriorWeight = PriorWeight { curve: 4.0, level: f32::INFINITY };
 
@@ -74,6 +85,15 @@ pub(crate) struct Evidence {
 }
 
 type Curve = [f32; AGES];
+
+/// The return probabilities of the classes of these hits and this size.
+#[derive(Clone, Copy, Debug)]
+struct BySize {
+    /// Of conversations that began with the last request.
+    new: Curve,
+    /// Of those that went on, after whatever pause.
+    going_on: Curve,
+}
 
 /// Returns and losses by class and age, and the hit density of every class at every age.
 #[derive(Clone, Debug)]
@@ -127,21 +147,19 @@ impl ReuseModel {
         let nothing =
             Prior { curve: &[0.0; AGES], trust: PriorWeight { curve: 1.0, level: f32::INFINITY } };
         let average = self.chances(watched, 0..CLASSES, nothing);
-        let by_hits: [Curve; SEEN / HITS] = core::array::from_fn(|at| {
-            let prior = Prior { curve: &average, trust: trust(PriorWeight::HITS) };
-            self.chances(watched, at * HITS..(at + 1) * HITS, prior)
-        });
-        let by_size: [Curve; SEEN / SIZES] = core::array::from_fn(|at| {
-            let prior =
-                Prior { curve: &by_hits[at * SIZES / HITS], trust: trust(PriorWeight::SIZES) };
-            self.chances(watched, at * SIZES..(at + 1) * SIZES, prior)
-        });
+        let by_size = self.chances_by_size(watched, &average, trust(PriorWeight::POOL));
         for class in 0..CLASSES {
-            let prior = match by_size.get(class / SIZES) {
-                Some(curve) => Prior { curve, trust: trust(PriorWeight::CLASS) },
-                None => Prior { curve: &average, trust: trust(PriorWeight::HINT) },
+            let mut chances = match by_size.get(class / SIZES) {
+                Some(sizes) if is_new(class) => sizes.new,
+                Some(sizes) => {
+                    let prior = Prior { curve: &sizes.going_on, trust: trust(PriorWeight::CLASS) };
+                    self.chances(watched, class..class + 1, prior)
+                }
+                None => {
+                    let prior = Prior { curve: &average, trust: trust(PriorWeight::HINT) };
+                    self.chances(watched, class..class + 1, prior)
+                }
             };
-            let mut chances = self.chances(watched, class..class + 1, prior);
             let class_weight = if class == TAIL { 1.0 } else { evidence.class_weight };
             for (chance, average) in chances.iter_mut().zip(&average) {
                 *chance = average + class_weight * (*chance - average);
@@ -163,10 +181,48 @@ impl ReuseModel {
         }
     }
 
+    /// The return probabilities by hits and size, without the pause: first by hits, then apart for
+    /// new conversations and those that went on, then these by size.
+    fn chances_by_size(
+        &self,
+        watched: &Watched,
+        average: &Curve,
+        trust: PriorWeight,
+    ) -> [BySize; SEEN / SIZES] {
+        let mut by_size = [BySize { new: *average, going_on: *average }; SEEN / SIZES];
+        let mut fewer_hits = *average;
+        for (hits, factor) in EXPECTED.into_iter().enumerate() {
+            let before = if hits <= 1 { average } else { &fewer_hits };
+            let expected = before.map(|chance| (chance * factor).min(CHANCE_MAX));
+            let all = hits * HITS..(hits + 1) * HITS;
+            let prior = Prior { curve: &expected, trust };
+            let by_hits = self.chances(watched, all.clone(), prior);
+            fewer_hits = by_hits;
+            let part = |classes: Range<usize>, new: bool, curve: &Curve| {
+                let classes = classes.filter(|class| is_new(*class) == new);
+                self.chances(watched, classes, Prior { curve, trust })
+            };
+            let new = part(all.clone(), true, &by_hits);
+            let going_on = part(all.clone(), false, &by_hits);
+            for at in all.step_by(SIZES) {
+                by_size[at / SIZES] = BySize {
+                    new: part(at..at + SIZES, true, &new),
+                    going_on: part(at..at + SIZES, false, &going_on),
+                };
+            }
+        }
+        by_size
+    }
+
     /// The return probabilities of some classes together.
-    fn chances(&self, watched: &Watched, classes: Range<usize>, prior: Prior<'_>) -> Curve {
+    fn chances(
+        &self,
+        watched: &Watched,
+        classes: impl Iterator<Item = usize> + Clone,
+        prior: Prior<'_>,
+    ) -> Curve {
         let sum = |of: &[Curve]| -> Curve {
-            core::array::from_fn(|age| of[classes.clone()].iter().map(|curve| curve[age]).sum())
+            core::array::from_fn(|age| classes.clone().map(|class| of[class][age]).sum())
         };
         let seen =
             Seen { returned: sum(&self.returned), lost: sum(&self.lost), watched: sum(&watched.0) };
@@ -247,6 +303,11 @@ fn hit_densities(chances: &Curve) -> Curve {
     })
 }
 
+/// Whether a class, one of [`SEEN`], is of chunks whose last request began a conversation.
+fn is_new(class: usize) -> bool {
+    class % SIZES == usize::from(NEW)
+}
+
 /// The half octave of an age.
 fn bucket(age: u32) -> usize {
     let age = u64::from(age) + 1;
@@ -302,12 +363,41 @@ mod tests {
             (0..2000).for_each(|_| returns.returned(class(1, size), age, 1.0));
         }
         // A few chunks of another pause, which came back as those of the other size do.
-        (0..20).for_each(|_| returns.returned(class(1, 0) + 1, 10_000, 1.0));
-        (0..20).for_each(|_| returns.returned(class(1, 1) + 1, 10, 1.0));
+        (0..5).for_each(|_| returns.returned(class(1, 0) + 1, 10_000, 1.0));
+        (0..5).for_each(|_| returns.returned(class(1, 1) + 1, 10, 1.0));
         returns.learn(&Watched::new(), &EVIDENCE);
         assert!(
             returns.hit_density(class(1, 0) + 1, 5) > 2.0 * returns.hit_density(class(1, 1) + 1, 5)
         );
+    }
+
+    #[test]
+    fn conversations_that_went_on_are_judged_apart_from_new_ones() {
+        let mut returns = ReuseModel::new();
+        let new = class(0, 3) + NEW;
+        (0..9000).for_each(|_| returns.returned(new, 900, 1.0));
+        (0..1000).for_each(|_| returns.lost(class(0, 3), 5000, 1.0));
+        returns.learn(&Watched::new(), &EVIDENCE);
+        // Nothing was seen of this pause: it follows the other pause, not the new conversations.
+        let unseen = class(0, 3) + 4;
+        let density = |class| returns.hit_density(class, 5);
+        assert!(density(new) > 3.0 * density(unseen), "{} {}", density(new), density(unseen));
+    }
+
+    #[test]
+    fn chunks_with_more_hits_are_expected_to_return_more_often() {
+        let mut returns = ReuseModel::new();
+        (0..50).for_each(|_| returns.returned(class(0, 3), 900, 1.0));
+        (0..950).for_each(|_| returns.lost(class(0, 3), 5000, 1.0));
+        returns.learn(&Watched::new(), &EVIDENCE);
+        let by_hits: Vec<f32> =
+            (0..SEEN / HITS).map(|hits| returns.hit_density(class(hits, 3), 5)).collect();
+        assert!(by_hits.is_sorted_by(|fewer, more| fewer < more), "{by_hits:?}");
+        // What is seen of chunks with fewer hits counts for those with more.
+        let before = by_hits[3];
+        (0..3000).for_each(|_| returns.lost(class(2, 3), 5000, 1.0));
+        returns.learn(&Watched::new(), &EVIDENCE);
+        assert!(returns.hit_density(class(3, 3), 5) < before / 3.0);
     }
 
     #[test]
