@@ -17,9 +17,9 @@ use std::time::Instant;
 
 use kvtier_key::Key;
 
-use crate::gate::WokenWaiters;
+use crate::inflight_limits::WokenWaiters;
 use crate::sync::{Mutex, lock};
-use crate::timekeeper::Expire;
+use crate::timers::Expire;
 use crate::{Clock, Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 
 /// One result per op, in order.

@@ -15,48 +15,57 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod admission;
 mod batch_results;
+mod begin_op;
 mod bitmap;
-mod caps;
 mod clock;
-mod ctx;
-mod delegate;
-mod entropy;
+mod delegate_tier;
 mod error;
-mod ext;
-mod gate;
+mod event_delivery;
+mod events;
+mod hint;
 mod hold;
-mod listeners;
-mod observe;
+mod inflight_limits;
+mod key_page;
+mod lookup;
 mod op;
+mod op_context;
+mod random;
 mod reply;
+mod spill;
+mod status;
 mod sync;
 mod ticket;
 mod tier;
-mod timekeeper;
+mod tier_ext;
+mod tier_limits;
+mod timers;
+mod unclaimed_hold;
 
-pub use admission::Admission;
 pub use batch_results::{Batch, Slot};
+pub use begin_op::Admission;
 pub use bitmap::Bitmap;
-pub use caps::Caps;
 pub use clock::{Clock, ManualClock};
-pub use ctx::{Chain, Class, Ctx, Hint, Hold, Mode};
-pub use entropy::random_bytes;
 pub use error::{Error, ErrorKind};
-pub use ext::TierExt;
-pub use gate::{Gate, GateLimits, GateStats, Pass};
+pub use event_delivery::Listeners;
+pub use events::{Event, Listener};
+pub use hint::Hint;
+pub use hold::{Hold, HoldId};
+pub use inflight_limits::{Gate, GateLimits, GateStats, Pass};
+pub use key_page::{Cursor, KeyInfo, KeyPage};
 pub use kvtier_key as key;
 pub use kvtier_key::{Digest, Key, Namespace};
 pub use kvtier_mem as mem;
 pub use kvtier_mem::{Lease, Place, View};
-pub use listeners::Listeners;
-pub use observe::{Cursor, Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
-pub use op::{
-    Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved,
-    ShedReason,
-};
+pub use lookup::{LookedUp, Mode, Presence};
+pub use op::{Done, Load, Loaded, MissReason, Op, Removed, Save, Saved, ShedReason};
+pub use op_context::{Chain, Class, Ctx};
+pub use random::random_bytes;
 pub use reply::Reply;
+pub use spill::{Spill, Spilled};
+pub use status::{Status, TenantUsage, Usage};
 pub use ticket::{Completer, Dropped, Ticket, ticket};
-pub use tier::{OTHER_TENANTS, Spill, Spilled, Tier};
-pub use timekeeper::{Expire, Timekeeper};
+pub use tier::{OTHER_TENANTS, Observe, Tier};
+pub use tier_ext::TierExt;
+pub use tier_limits::Caps;
+pub use timers::{Expire, Timekeeper};

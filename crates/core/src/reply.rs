@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::sync::{Mutex, lock};
-use crate::timekeeper::Expire;
+use crate::timers::Expire;
 use crate::{Clock, Completer, Error, ErrorKind, Pass, Ticket, ticket};
 
 /// The sending side of one lookup or remove: a tier keeps it until it has the result. If the

@@ -5,8 +5,8 @@ use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use crate::{
-    Caps, Ctx, Done, Error, Hint, Hold, HoldId, Load, Loaded, LookedUp, Mode, Observe, Presence,
-    Removed, Save, Saved, Ticket,
+    Caps, Ctx, Cursor, Done, Error, Hint, Hold, HoldId, KeyPage, Listener, Load, Loaded, LookedUp,
+    Mode, Presence, Removed, Save, Saved, Spill, Status, Ticket, Usage,
 };
 
 /// One medium that stores chunks, or several that look like one. This is the contract for
@@ -281,37 +281,37 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
 /// It does not include the tenant with the empty name.
 pub const OTHER_TENANTS: &str = "*";
 
-/// An evicted chunk.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Spilled {
-    /// Its key.
-    pub key: Key,
-    /// All of its bytes.
-    pub bytes: View,
-    /// The [atomic set](Ctx::atomic) it belongs to, itself included; `None` for a chunk without a
-    /// set.
-    pub atomic_set: Option<Arc<[Digest]>>,
-}
+/// What an operator or a coordinator can ask of any tier.
+pub trait Observe {
+    /// The space in use, whichever process wrote it.
+    fn usage(&self) -> Usage;
 
-impl Spilled {
-    /// A chunk without a set.
-    pub fn new(key: Key, bytes: View) -> Self {
-        Spilled { key, bytes, atomic_set: None }
-    }
+    /// A page of at most `max` keys from `from` (the default is the start). The order is the tier's
+    /// own and stays the same while the tier is open. A key stored or removed meanwhile may or may
+    /// not appear.
+    ///
+    /// ```
+    /// use kvtier_core::{Cursor, Digest, Observe};
+    ///
+    /// fn all_keys(tier: &dyn Observe) -> Vec<Digest> {
+    ///     let mut keys = Vec::new();
+    ///     let mut from = Some(Cursor::default());
+    ///     while let Some(cursor) = from {
+    ///         let page = tier.keys(cursor, 1000);
+    ///         keys.extend(page.keys.iter().map(|info| info.key));
+    ///         from = page.next;
+    ///     }
+    ///     keys
+    /// }
+    /// ```
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage;
 
-    /// Adds the set that the chunk belongs to.
-    pub fn with_atomic_set(mut self, set: Option<Arc<[Digest]>>) -> Self {
-        self.atomic_set = set;
-        self
-    }
-}
+    /// Sends `listener` every later event. The tier calls it on its own threads, without locks
+    /// held: return fast.
+    fn listen(&self, listener: Arc<dyn Listener>);
 
-/// Receives the chunks that a tier evicts.
-pub trait Spill: fmt::Debug + Send + Sync {
-    /// Receives evicted chunks with their bytes. Called without locks held, on the thread that
-    /// evicts: return fast, and keep no more than memory allows.
-    fn take(&self, victims: Vec<Spilled>);
+    /// Whether the tier works, and if not, why.
+    fn status(&self) -> Status;
 }
 
 const _: Option<&dyn Tier> = None;

@@ -1,4 +1,4 @@
-//! The way into a tier, the same for all tiers that work behind a ticket.
+//! Begins an operation, in the same way for all tiers that work behind a ticket.
 //!
 //! An operation passes the tier's [`Gate`], gets its deadline from the tier's [`Timekeeper`], and is
 //! refused with an error that names the tier. A batch is admitted op by op: an op that the tier can

@@ -24,7 +24,7 @@ use std::time::Instant;
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
-use crate::timekeeper::Expire;
+use crate::timers::Expire;
 use crate::{Completer, Error, ErrorKind, Ticket, ticket};
 
 /// The limits of a tier on its work in flight.

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use kvtier_key::{ChunkShape, Digest};
 
-use crate::{Clock, Op, Save};
+use crate::{Clock, Hint, Op, Save};
 
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -143,20 +143,6 @@ pub enum Class {
     Background,
 }
 
-/// What the caller expects of the chunks' future. All fields are optional; they guide eviction.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-#[non_exhaustive]
-pub struct Hint {
-    /// The conversation has ended.
-    pub session_ended: bool,
-    /// How long until the chunks are probably requested again.
-    pub expected_return: Option<Duration>,
-    /// Chunks of a higher priority stay longer; 0 is normal.
-    pub priority: i8,
-    /// How long to keep the chunks at least. After that they are treated as normal.
-    pub retention: Option<Duration>,
-}
-
 /// The position of a batch's first key in its prefix chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
@@ -176,24 +162,6 @@ impl Chain {
         let parent = if first == 0 { self.parent } else { Some(*keys.get(first - 1)?) };
         one_after_another.then(|| Chain { parent, depth: self.depth.saturating_add(first as u32) })
     }
-}
-
-/// Which keys a lookup must answer for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// Every key by itself.
-    Each,
-    /// Only the length of the unbroken prefix. Keys after the first miss may be `Unknown`.
-    Prefix,
-}
-
-/// Whether a lookup protects its hits from eviction and removal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hold {
-    /// It does not.
-    None,
-    /// Until the hold is released, and at most this long.
-    For(Duration),
 }
 
 #[cfg(test)]

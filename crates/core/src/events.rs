@@ -1,0 +1,64 @@
+use std::fmt;
+
+use kvtier_key::Digest;
+
+/// A change of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The chunk is there now.
+    Stored {
+        /// The key.
+        key: Digest,
+        /// Payload length in bytes.
+        len: u64,
+    },
+    /// The chunk was requested and found.
+    Touched {
+        /// The key.
+        key: Digest,
+    },
+    /// The chunk is gone: evicted, removed, quarantined as corrupt, or found missing.
+    Gone {
+        /// The key.
+        key: Digest,
+        /// Payload length in bytes.
+        len: u64,
+    },
+    /// Events were dropped here because too many waited for the listeners. List the keys to
+    /// resynchronise.
+    Missed {
+        /// Their number.
+        events: u64,
+    },
+}
+
+/// Receives the events of a tier.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use kvtier_core::{Event, Listener};
+///
+/// /// Counts the bytes that leave a tier.
+/// #[derive(Debug, Default)]
+/// struct Evicted(AtomicU64);
+///
+/// impl Listener for Evicted {
+///     fn on_events(&self, events: &[Event]) {
+///         for event in events {
+///             if let Event::Gone { len, .. } = event {
+///                 self.0.fetch_add(*len, Ordering::Relaxed);
+///             }
+///         }
+///     }
+/// }
+/// ```
+pub trait Listener: fmt::Debug + Send + Sync {
+    /// Receives events, each key's in the order of its changes; one call at a time. An event may
+    /// arrive a moment after the operation that caused it was answered.
+    ///
+    /// The call runs on a thread of the tier or of one of its callers, which is blocked until it
+    /// returns. A listener may call the tier but must not wait for the result: the operation may
+    /// need the very thread that is blocked. Move long work to a thread of your own.
+    fn on_events(&self, events: &[Event]);
+}
