@@ -18,33 +18,34 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod block_checksums;
 mod canonical;
 mod digest;
 mod dtype;
 mod engine_key;
 mod facts;
-mod facts_wire;
+mod facts_record;
 mod gds;
 mod geometry;
 pub mod hash;
+mod inline_bytes;
 mod invalid_key;
-mod ipc;
+mod ipc_key;
 mod json;
 mod key;
 mod key_id;
 pub mod names;
 mod namespace;
 mod object_key;
-mod plain;
+mod plain_key;
 pub mod presets;
 mod pyint;
 mod python;
 #[cfg(feature = "serde")]
 mod serde_forms;
-mod small;
-mod sums;
-mod vllm;
+mod vllm_run_config;
 
+pub use block_checksums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};
 pub use canonical::KeySummary;
 pub use digest::Digest;
 pub use dtype::DType;
@@ -55,7 +56,7 @@ pub use facts::{CodecId, FACTS_BYTES_MAX, Facts, FactsError};
 pub use gds::{ChunkShape, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, MemoryFormat};
 pub use geometry::{Geometry, GeometryError, Mla};
 pub use invalid_key::InvalidKey;
-pub use ipc::{IPC_WORLD_MAX, IpcKey};
+pub use ipc_key::{IPC_WORLD_MAX, IpcKey};
 pub use key::Key;
 pub use key_id::KeyId;
 pub use namespace::Namespace;
@@ -63,8 +64,7 @@ pub use object_key::{
     ChunkHash, HASH_BYTES_MAX, KvRank, MODEL_BYTES_MAX, ObjectKey, SALT_CHARS_MAX,
 };
 pub use pyint::{INT_BYTES_MAX, PyInt};
-pub use sums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};
-pub use vllm::VllmRunConfig;
+pub use vllm_run_config::VllmRunConfig;
 
 /// The examples of the README.
 #[cfg(doctest)]

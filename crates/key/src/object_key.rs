@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::inline_bytes::SmallBytes;
 use crate::invalid_key::InvalidKey;
-use crate::small::SmallBytes;
 
 /// The longest model name in bytes.
 pub const MODEL_BYTES_MAX: usize = 512;

@@ -1,7 +1,7 @@
 use std::fmt;
 
+use crate::inline_bytes::SmallBytes;
 use crate::python;
-use crate::small::SmallBytes;
 
 /// The most bytes a whole number in a key may take; LMCache's own hashes take 8.
 pub const INT_BYTES_MAX: usize = 512;

@@ -1,112 +1,8 @@
 //! The chain of hashes over a row of tokens, by each algorithm.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 
-use super::{Token, builtin, cbor};
-use crate::{ChunkHash, EngineHash, PyInt};
-
-/// How a chunk is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// BLAKE3 over the parent's 32 bytes and each token as 4 bytes big-endian: LMCache's default in
-    /// multi-process mode.
-    Blake3,
-    /// SHA-256 over canonical CBOR as vLLM does it; the multi-process mode keeps all 32 bytes.
-    Sha256Cbor,
-    /// SHA-256 over canonical CBOR, of which the in-process mode keeps and chains the first 8 bytes
-    /// as a number.
-    Sha256Cbor64,
-    /// CPython's own `hash()` of a tuple: LMCache's default in in-process mode.
-    Builtin,
-}
-
-impl Algorithm {
-    /// Its name in our configuration and in layouts.
-    pub fn name(self) -> &'static str {
-        match self {
-            Algorithm::Blake3 => "blake3",
-            Algorithm::Sha256Cbor => "sha256_cbor",
-            Algorithm::Sha256Cbor64 => "sha256_cbor_64bit",
-            Algorithm::Builtin => "builtin",
-        }
-    }
-}
-
-/// The hash of one chunk: what names it, and what the next chunk is chained to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HashLink {
-    /// 32 bytes, of [`Algorithm::Blake3`] and [`Algorithm::Sha256Cbor`].
-    Bytes([u8; 32]),
-    /// A number, of [`Algorithm::Sha256Cbor64`].
-    Unsigned(u64),
-    /// A signed number, of [`Algorithm::Builtin`].
-    Signed(i64),
-}
-
-impl HashLink {
-    /// The hash as an `ObjectKey` holds it: numbers as 8 bytes big-endian.
-    pub fn chunk_hash(self) -> ChunkHash {
-        match self {
-            HashLink::Bytes(bytes) => ChunkHash::new(&bytes),
-            HashLink::Unsigned(number) => ChunkHash::new(&number.to_be_bytes()),
-            HashLink::Signed(number) => ChunkHash::new(&number.to_be_bytes()),
-        }
-    }
-
-    /// The hash as a `CacheEngineKey` holds it.
-    pub fn engine_hash(self) -> EngineHash {
-        match self {
-            HashLink::Bytes(bytes) => EngineHash::Bytes(ChunkHash::new(&bytes)),
-            HashLink::Unsigned(number) => EngineHash::Int(PyInt::from(number)),
-            HashLink::Signed(number) => EngineHash::Int(PyInt::from(number)),
-        }
-    }
-}
-
-impl fmt::Debug for HashLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HashLink::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
-            HashLink::Unsigned(number) => write!(f, "{number}"),
-            HashLink::Signed(number) => write!(f, "{number}"),
-        }
-    }
-}
-
-/// Why tokens could not be hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HashError {
-    /// The algorithm takes tokens of 32 bits, unsigned, and one is not.
-    Token,
-    /// The algorithm starts from a seed, and none was given.
-    Seed,
-    /// The parent is no hash of this algorithm.
-    Parent,
-    /// The tokens to skip are no whole number of chunks, or more than there are.
-    Skip,
-}
-
-impl fmt::Display for HashError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HashError::Token => {
-                "a token is no unsigned number of 32 bits, which this algorithm needs"
-            }
-            HashError::Seed => {
-                "this algorithm starts from a seed (the engines' PYTHONHASHSEED) and none was given"
-            }
-            HashError::Parent => "the parent is no hash of this algorithm",
-            HashError::Skip => {
-                "the tokens to skip are no whole number of chunks of the given tokens"
-            }
-        })
-    }
-}
-
-impl std::error::Error for HashError {}
+use super::{Algorithm, HashError, HashLink, Token};
 
 /// How a token slice is cut into chunks, and which of them are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,21 +69,7 @@ impl HashChain {
     ///
     /// For these two without a seed.
     pub fn start(algorithm: Algorithm, seed: Option<&str>) -> Result<Self, HashError> {
-        let last = match algorithm {
-            // LMCache's constant start. It needs no seed, so all engines share these chains.
-            Algorithm::Blake3 => HashLink::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
-            Algorithm::Sha256Cbor => {
-                // A missing seed is an error and not an empty text: an engine without one draws
-                // random bytes, so no key computed here would ever match.
-                HashLink::Bytes(cbor::text_sha256(seed.ok_or(HashError::Seed)?))
-            }
-            Algorithm::Sha256Cbor64 => {
-                HashLink::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?)))
-            }
-            // `NONE_HASH` of LMCache where vLLM is absent. Hashes of whole numbers do not depend on
-            // Python's seed.
-            Algorithm::Builtin => HashLink::Signed(0),
-        };
+        let last = algorithm.first_link(seed)?;
         Ok(HashChain { algorithm, last, scratch: Vec::new() })
     }
 
@@ -197,14 +79,10 @@ impl HashChain {
     ///
     /// For a hash of another algorithm.
     pub fn after(algorithm: Algorithm, parent: HashLink) -> Result<Self, HashError> {
-        match (algorithm, parent) {
-            (Algorithm::Blake3 | Algorithm::Sha256Cbor, HashLink::Bytes(_))
-            | (Algorithm::Sha256Cbor64, HashLink::Unsigned(_))
-            | (Algorithm::Builtin, HashLink::Signed(_)) => {
-                Ok(HashChain { algorithm, last: parent, scratch: Vec::new() })
-            }
-            _ => Err(HashError::Parent),
+        if !algorithm.makes(parent) {
+            return Err(HashError::Parent);
         }
+        Ok(HashChain { algorithm, last: parent, scratch: Vec::new() })
     }
 
     /// The hash of the last chunk, or what the first one is chained to.
@@ -215,20 +93,7 @@ impl HashChain {
     /// Hashes one chunk, whatever its length, and moves on. On an error the chain stands where it
     /// stood.
     pub fn push<T: Token>(&mut self, tokens: &[T]) -> Result<HashLink, HashError> {
-        self.last = match self.last {
-            // Both algorithms of 32 bytes have the same kind of link, so here the algorithm
-            // decides; for the numbers the kind of link does.
-            HashLink::Bytes(parent) if self.algorithm == Algorithm::Blake3 => {
-                HashLink::Bytes(blake3_of(&parent, tokens, &mut self.scratch)?)
-            }
-            HashLink::Bytes(parent) => {
-                HashLink::Bytes(cbor::object_sha256(&parent, tokens, &mut self.scratch))
-            }
-            HashLink::Unsigned(parent) => {
-                HashLink::Unsigned(fold(&cbor::engine_sha256(parent, tokens, &mut self.scratch)))
-            }
-            HashLink::Signed(parent) => HashLink::Signed(builtin::hash(parent, tokens)),
-        };
+        self.last = self.algorithm.next_link(self.last, tokens, &mut self.scratch)?;
         Ok(self.last)
     }
 
@@ -259,22 +124,4 @@ impl HashChain {
         }
         Ok(links)
     }
-}
-
-fn blake3_of<T: Token>(
-    parent: &[u8; 32],
-    tokens: &[T],
-    scratch: &mut Vec<u8>,
-) -> Result<[u8; 32], HashError> {
-    scratch.clear();
-    scratch.extend_from_slice(parent);
-    for token in tokens {
-        // Big-endian: the byte order is part of the hash, and must be LMCache's on every machine.
-        scratch.extend_from_slice(&token.as_u32().ok_or(HashError::Token)?.to_be_bytes());
-    }
-    Ok(*blake3::hash(scratch).as_bytes())
-}
-
-fn fold(hash: &[u8; 32]) -> u64 {
-    u64::from_be_bytes(*hash.first_chunk().expect("32 bytes have a first eight"))
 }

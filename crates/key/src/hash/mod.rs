@@ -2,10 +2,16 @@
 //! it, so one hash names a whole prefix. The algorithms are LMCache's, to the bit; a cache is
 //! shared only between engines that agree on algorithm, seed and chunk size.
 
+mod algorithm;
 mod builtin;
 mod cbor;
 mod chain;
-mod token;
+mod hash_error;
+mod hash_link;
+mod token_number;
 
-pub use chain::{Algorithm, Chunking, HashChain, HashError, HashLink};
-pub use token::Token;
+pub use algorithm::Algorithm;
+pub use chain::{Chunking, HashChain};
+pub use hash_error::HashError;
+pub use hash_link::HashLink;
+pub use token_number::Token;

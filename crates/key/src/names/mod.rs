@@ -9,13 +9,13 @@
 //! [`Parsed::Lossy`] with the reason when another key could have been meant.
 
 mod detect;
-mod engine;
-mod form;
-mod mp;
+mod engine_key_names;
+mod name_form;
+mod object_key_names;
 pub(crate) mod vllm;
 
 pub use detect::detect;
-pub use form::{Loss, NameForm, Parsed};
+pub use name_form::{Loss, NameForm, Parsed};
 pub use vllm::is_vllm_fs_dir;
 
 use crate::InvalidKey;

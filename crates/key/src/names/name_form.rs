@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::engine::EngineName;
+use super::engine_key_names::EngineName;
 use super::{SEP, checked_length, checked_s3_name};
 use crate::python::{push_quoted, unquoted};
 use crate::{InvalidKey, KeyId, LayerCacheEngineKey, ObjectKey};

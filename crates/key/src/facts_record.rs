@@ -22,7 +22,7 @@
 //!
 //! There is exactly one encoding of each record: what decodes encodes to the same bytes again.
 
-use crate::sums::crc32c;
+use crate::block_checksums::crc32c;
 use crate::{BLOCKS_MAX, BlockSums, CodecId, Digest, FACTS_BYTES_MAX, Facts, FactsError};
 
 const MAGIC: [u8; 8] = *b"KVTFACTS";
