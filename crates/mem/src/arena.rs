@@ -10,9 +10,7 @@ use crate::backing::{Backing, BackingKind};
 use crate::cuda::{DeviceMemory, Gpu, Pinned};
 use crate::foreign::ForeignMemory;
 use crate::wait_queue::{Wait, WaitQueue};
-use crate::{
-    ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View,
-};
+use crate::{ArenaConfig, Error, ErrorKind, Lease, Place, Region, RegionId};
 
 /// How full an arena is, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +22,8 @@ pub struct ArenaStats {
     pub free: usize,
     /// The largest lease possible now.
     pub largest: usize,
-    /// Never to be leased again: lent to another process, and the [`Lent`] was dropped without a
-    /// reclaim.
+    /// Never to be leased again: lent to another process, and the [`Lent`](crate::Lent) was dropped
+    /// without a reclaim.
     pub leaked: usize,
 }
 
@@ -200,6 +198,11 @@ impl Arena {
         vec![self.0.region]
     }
 
+    /// Its only region.
+    pub(crate) fn region(&self) -> Region {
+        self.0.region
+    }
+
     /// The GPU that holds its memory.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&Gpu> {
@@ -221,28 +224,6 @@ impl Arena {
     /// The name in `/dev/shm`, for named memory.
     pub fn name(&self) -> Option<String> {
         if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
-    }
-
-    /// Hands a lease of this arena to another process. Returns the lease if it is not of this
-    /// arena, or the arena is not shared.
-    pub fn lend(&self, lease: Lease) -> Result<Lent, Lease> {
-        match self.descriptor(lease.region(), lease.addr(), lease.len()) {
-            Some(descriptor) => Ok(Lent::new(self.clone(), lease, descriptor)),
-            None => Err(lease),
-        }
-    }
-
-    /// The position of a view in this arena, so that another process can read it too. Keep the view
-    /// until the other process is done. `None` if the view is not of this arena, or the arena is
-    /// not shared.
-    pub fn describe(&self, view: &View) -> Option<Descriptor> {
-        self.descriptor(view.region(), view.addr(), view.len())
-    }
-
-    fn descriptor(&self, of: Option<RegionId>, addr: usize, len: usize) -> Option<Descriptor> {
-        let Region { addr: base, id, .. } = self.0.region;
-        (of == Some(id) && self.fd().is_some())
-            .then(|| Descriptor { offset: (addr - base) as u64, len: len as u64 })
     }
 
     /// Counts memory that can never be freed, because another process may still use it.

@@ -1,14 +1,11 @@
-use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 use crate::cuda::{Gpu, GpuEvent};
-use crate::{Error, ErrorKind, Place, RegionId, View};
-
-/// Keeps memory alive, and takes it back when dropped.
-pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
+use crate::owner::Owner;
+use crate::{Error, ErrorKind, Place, RegionId};
 
 /// An exclusive, writable piece of memory. Bytes from the start up to [`Lease::init_len`] count as
 /// initialised; only those can be read. Dropping it returns the memory.
@@ -219,11 +216,6 @@ impl Lease {
     #[cfg(feature = "cuda")]
     pub(crate) fn set_gpu(&mut self, gpu: Gpu) {
         self.device = Some(Box::new(OnDevice { gpu, after: None, owner: Arc::clone(&self.owner) }));
-    }
-
-    /// Makes the initialised bytes shared and immutable.
-    pub fn freeze(self) -> View {
-        View::new(self)
     }
 }
 

@@ -121,6 +121,13 @@ impl View {
     }
 }
 
+impl Lease {
+    /// Makes the initialised bytes shared and immutable.
+    pub fn freeze(self) -> View {
+        View::new(self)
+    }
+}
+
 impl AsRef<[u8]> for View {
     /// The bytes; empty for a place the CPU cannot reach.
     fn as_ref(&self) -> &[u8] {

@@ -1,10 +1,10 @@
 //! Allocates the pages of an arena. The bookkeeping is outside the memory, so that it works for
 //! memory no CPU can reach.
 
-mod slab;
+mod slot_allocator;
 mod tlsf;
 
-use slab::SlotAllocator;
+use slot_allocator::SlotAllocator;
 use tlsf::Tlsf;
 
 use crate::sync::{Mutex, lock};
@@ -57,8 +57,10 @@ impl Allocator {
             }
             // A shorter lease takes a whole slot: slots are for chunks that are all alike, where
             // this loses nothing.
-            Allocator::Slots(slab) if pages > slab.slot() => None,
-            Allocator::Slots(slab) => slab.take().map(|n| Run { page: n * slab.slot(), handle: n }),
+            Allocator::Slots(slots) if pages > slots.slot() => None,
+            Allocator::Slots(slots) => {
+                slots.take().map(|n| Run { page: n * slots.slot(), handle: n })
+            }
         }
     }
 
@@ -66,7 +68,7 @@ impl Allocator {
     pub fn give(&self, run: Run) {
         match self {
             Allocator::General(tlsf) => lock(tlsf).give(run.handle),
-            Allocator::Slots(slab) => slab.give(run.handle),
+            Allocator::Slots(slots) => slots.give(run.handle),
         }
     }
 
@@ -74,11 +76,11 @@ impl Allocator {
     pub fn free(&self) -> Free {
         match self {
             Allocator::General(tlsf) => lock(tlsf).free(),
-            Allocator::Slots(slab) => {
-                let slots = slab.free();
+            Allocator::Slots(slots) => {
+                let free = slots.free();
                 Free {
-                    pages: slots * slab.slot(),
-                    largest: if slots > 0 { slab.slot() } else { 0 },
+                    pages: free * slots.slot(),
+                    largest: if free > 0 { slots.slot() } else { 0 },
                 }
             }
         }
@@ -88,7 +90,7 @@ impl Allocator {
     pub fn largest_ever(&self) -> u32 {
         match self {
             Allocator::General(tlsf) => lock(tlsf).pages(),
-            Allocator::Slots(slab) => slab.slot(),
+            Allocator::Slots(slots) => slots.slot(),
         }
     }
 }

@@ -10,7 +10,7 @@ use libc::{
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{BackingKind, numa, thp};
+use super::{BackingKind, numa, transparent_huge_pages};
 use crate::{Error, ErrorKind};
 
 /// The size of a huge page in bytes.
@@ -66,9 +66,9 @@ impl Mapped {
         // SAFETY: the first aligned address is less than HUGE above the start of len + HUGE bytes.
         let base = unsafe { start.add(start.as_ptr().align_offset(HUGE)) };
         // SAFETY: the range is inside our new mapping.
-        let advised = unsafe { thp::advise(base, len) };
+        let advised = unsafe { transparent_huge_pages::advise(base, len) };
         // The kernel takes the advice even where an operator has switched huge pages off.
-        let kind = if advised && thp::is_on() {
+        let kind = if advised && transparent_huge_pages::is_on() {
             BackingKind::TransparentHuge
         } else {
             BackingKind::Mapped

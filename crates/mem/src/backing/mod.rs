@@ -2,20 +2,20 @@
 //! it is dropped.
 
 mod heap;
-mod janitor;
 mod mapped;
 mod named;
 mod numa;
-mod thp;
+mod stale_segments;
+mod transparent_huge_pages;
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use heap::Heap;
-pub use janitor::{Swept, sweep};
 pub(crate) use mapped::Mapped;
 use named::Named;
 pub(crate) use named::open;
+pub use stale_segments::{Swept, sweep};
 
 #[cfg(feature = "cuda")]
 use crate::Lease;

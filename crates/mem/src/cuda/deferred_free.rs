@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::GpuEvent;
-use crate::lease::Owner;
+use crate::owner::Owner;
 
 /// How often events are polled, at first; less often the longer they take.
 const POLL_MIN: Duration = Duration::from_micros(100);

@@ -6,16 +6,18 @@
 
 mod api;
 mod deferred_free;
+mod event;
 mod gpu;
-mod kernel;
+mod launch;
 mod memory;
 mod stream;
 
 pub(crate) use deferred_free::keep;
+pub use event::GpuEvent;
 pub use gpu::Gpu;
-pub use kernel::GpuKernel;
+pub use launch::GpuKernel;
 pub(crate) use memory::{DeviceMemory, Pinned};
-pub use stream::{GpuEvent, GpuStream};
+pub use stream::GpuStream;
 
 /// Host memory is pinned in pieces that end at multiples of this, and copies are cut there: a copy
 /// over two pinned pieces would be as slow as one from memory that is not pinned, and one large
