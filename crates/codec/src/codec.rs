@@ -2,7 +2,7 @@ use std::fmt::Debug;
 
 use kvtier_key::CodecId;
 
-use crate::{Error, ErrorKind, IdentityCodec, Lz4};
+use crate::Error;
 
 /// Turns the raw payload of a chunk into the stored one and back. Stateless, and cheap to share.
 ///
@@ -41,31 +41,4 @@ pub trait Codec: Debug + Send + Sync + 'static {
     /// Decodes all of `stored` into all of `raw`. Errors: `Corrupt`, unless `stored` is the
     /// encoding of exactly `raw.len()` bytes; what `raw` holds is then undefined.
     fn decode(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error>;
-}
-
-// A chunk keeps the id of its codec for as long as it is stored, so ids are never reused, and no
-// entry leaves this list.
-const ALL: [&dyn Codec; 2] = [&IdentityCodec, &Lz4];
-
-/// The codec that chunks with `id` were stored with. Errors: `Unsupported`, none of this build.
-pub fn by_id(id: CodecId) -> Result<&'static dyn Codec, Error> {
-    // An error and no miss: a later build may have written the chunk, and its bytes are not
-    // damaged.
-    let found = ALL.into_iter().find(|codec| codec.id() == id);
-    found.ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("this build has no codec {}", id.0))
-    })
-}
-
-/// The codec that configurations call `name`. Errors: `Unsupported`, none of this build, with those
-/// there are.
-pub fn by_name(name: &str) -> Result<&'static dyn Codec, Error> {
-    let found = ALL.into_iter().find(|codec| codec.name() == name);
-    found.ok_or_else(|| {
-        let known = ALL.map(|codec| codec.name()).join(", ");
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("this build has no codec {name:?}; it has {known}"),
-        )
-    })
 }

@@ -8,11 +8,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod codec;
+mod codec_list;
 mod error;
 mod identity;
 mod lz4;
 
-pub use codec::{Codec, by_id, by_name};
+pub use codec::Codec;
+pub use codec_list::{by_id, by_name};
 pub use error::{Error, ErrorKind};
 pub use identity::IdentityCodec;
 pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};

@@ -94,14 +94,9 @@ impl Arena {
         place: Place,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, Error> {
-        if !base.addr().get().is_multiple_of(PAGE) || len < PAGE {
-            let what = format!(
-                "{len} bytes at {base:?} hold no aligned page of {PAGE} bytes; align the memory"
-            );
-            return Err(Error::new(ErrorKind::Invalid, what));
-        }
         // SAFETY: the caller's promise.
-        Self::over(Backing::Foreign(unsafe { ForeignMemory::new(base, len, place, owner) }), None)
+        let memory = unsafe { ForeignMemory::new(base, len, place, owner) }?;
+        Self::over(Backing::Foreign(memory), None)
     }
 
     /// Like [`from_raw`](Arena::from_raw) for memory on a GPU: `len` bytes at `addr`, kept alive by
@@ -119,17 +114,9 @@ impl Arena {
         len: usize,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, Error> {
-        let base =
-            NonNull::new(addr as *mut u8).filter(|_| addr.is_multiple_of(PAGE) && len >= PAGE);
-        let base = base.ok_or_else(|| {
-            let what = format!(
-                "{len} bytes at {addr:#x} hold no aligned page of {PAGE} bytes; align the memory"
-            );
-            Error::new(ErrorKind::Invalid, what)
-        })?;
-        let gpu = Gpu::of(addr, len)?;
         // SAFETY: the caller's promise.
-        Self::over(Backing::Foreign(unsafe { ForeignMemory::on_gpu(base, len, gpu, owner) }), None)
+        let memory = unsafe { ForeignMemory::on_gpu(addr, len, owner) }?;
+        Self::over(Backing::Foreign(memory), None)
     }
 
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
@@ -223,7 +210,7 @@ impl Arena {
 
     /// The name in `/dev/shm`, for named memory.
     pub fn name(&self) -> Option<String> {
-        if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
+        self.0.backing.name()
     }
 
     /// Counts memory that can never be freed, because another process may still use it.

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Lease, Place, View};
+use crate::alloc::PAGE;
+use crate::{Error, ErrorKind, Lease, Place, View};
 
 /// Foreign memory as the backing of an arena.
 pub(crate) struct ForeignMemory {
@@ -25,6 +26,10 @@ unsafe impl Sync for ForeignMemory {}
 impl ForeignMemory {
     /// The range `base..base + len`, kept by `owner`.
     ///
+    /// # Errors
+    ///
+    /// `Invalid` for memory without an aligned page.
+    ///
     /// # Safety
     /// As for [`Lease::from_raw`].
     pub unsafe fn new(
@@ -32,35 +37,38 @@ impl ForeignMemory {
         len: usize,
         place: Place,
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> Self {
-        ForeignMemory {
+    ) -> Result<Self, Error> {
+        check_aligned(base.addr().get(), len)?;
+        Ok(ForeignMemory {
             base,
             len,
             place,
             #[cfg(feature = "cuda")]
             gpu: None,
             _owner: owner,
-        }
+        })
     }
 
-    /// Like [`new`](ForeignMemory::new) for memory on a GPU.
+    /// Like [`new`](ForeignMemory::new) for memory on a GPU, at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for memory without an aligned page, for addresses that are not on a GPU, and for a
+    /// range that reaches past an allocation.
     ///
     /// # Safety
     /// As for [`Lease::from_device`].
     #[cfg(feature = "cuda")]
     pub unsafe fn on_gpu(
-        base: NonNull<u8>,
+        addr: usize,
         len: usize,
-        gpu: crate::cuda::Gpu,
         owner: Arc<dyn Any + Send + Sync>,
-    ) -> Self {
-        ForeignMemory {
-            base,
-            len,
-            place: Place::Device(gpu.ordinal()),
-            gpu: Some(gpu),
-            _owner: owner,
-        }
+    ) -> Result<Self, Error> {
+        check_aligned(addr, len)?;
+        let base = NonNull::new(addr as *mut u8).ok_or_else(|| unaligned(addr, len))?;
+        let gpu = crate::cuda::Gpu::of(addr, len)?;
+        let place = Place::Device(gpu.ordinal());
+        Ok(ForeignMemory { base, len, place, gpu: Some(gpu), _owner: owner })
     }
 
     /// The GPU that holds it.
@@ -80,6 +88,17 @@ impl ForeignMemory {
     pub fn place(&self) -> Place {
         self.place
     }
+}
+
+/// An arena allocates whole pages, aligned to a page.
+fn check_aligned(addr: usize, len: usize) -> Result<(), Error> {
+    if addr.is_multiple_of(PAGE) && len >= PAGE { Ok(()) } else { Err(unaligned(addr, len)) }
+}
+
+fn unaligned(addr: usize, len: usize) -> Error {
+    let what =
+        format!("{len} bytes at {addr:#x} hold no aligned page of {PAGE} bytes; align the memory");
+    Error::new(ErrorKind::Invalid, what)
 }
 
 impl std::fmt::Debug for ForeignMemory {

@@ -78,11 +78,6 @@ pub struct Cycle {
 pub const CYCLES: &[Cycle] = &[
     Cycle { member: "cli", files: 9, reason: "the sources and targets of `copy` name each other" },
     Cycle {
-        member: "codec",
-        files: 3,
-        reason: "the list of codecs names its implementations, which use its trait",
-    },
-    Cycle {
         member: "disk",
         files: 4,
         reason: "tenants and chunk lengths write one manifest; the shapes of chunks belong to the foreign state",
@@ -102,11 +97,6 @@ pub const CYCLES: &[Cycle] = &[
         member: "kvtier",
         files: 11,
         reason: "the specifications of tiers and the readers of the configuration name each other",
-    },
-    Cycle {
-        member: "mem",
-        files: 5,
-        reason: "views, leases and arenas release memory through each other",
     },
     Cycle {
         member: "s3",

@@ -46,7 +46,8 @@ impl Mapped {
         if let Ok(base) = map(len, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, None) {
             let got =
                 Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, file: None };
-            numa::bind(&got, node)?;
+            // SAFETY: the range is our new mapping.
+            unsafe { numa::bind(base, len, node) }?;
             // Reserved pages count for all nodes and control groups together: a page that is
             // not there for us after all would be a SIGBUS when it is touched. So all
             // are taken now, or none.

@@ -1,7 +1,9 @@
 //! The memory of an arena. Each kind is a range of bytes that stays in place until
 //! it is dropped.
 
+mod backing_kind;
 mod heap;
+mod host_memory;
 mod mapped;
 mod named;
 mod numa;
@@ -11,9 +13,9 @@ mod transparent_huge_pages;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use heap::Heap;
+pub use backing_kind::BackingKind;
+pub(crate) use host_memory::HostMemory;
 pub(crate) use mapped::Mapped;
-use named::Named;
 pub(crate) use named::open;
 pub use stale_segments::{Swept, sweep};
 
@@ -22,37 +24,12 @@ use crate::Lease;
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceMemory, Pinned};
 use crate::foreign::ForeignMemory;
-use crate::{ArenaConfig, Error, ErrorKind, Place};
-
-/// The kind of memory of an arena.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BackingKind {
-    /// Pages of 4 KiB from the allocator.
-    Heap,
-    /// Huge pages that the kernel had reserved (`vm.nr_hugepages`). All are there from the start.
-    HugeTlb,
-    /// Memory for which huge pages were asked; the kernel gives them as it can.
-    TransparentHuge,
-    /// Pages of 4 KiB from the kernel, which come as they are touched.
-    Mapped,
-    /// Memory that other processes can map: a memfd.
-    Memfd,
-    /// Memory that other processes can map by name, in `/dev/shm`. All of it is reserved from the
-    /// start.
-    Named,
-    /// Foreign memory.
-    Foreign,
-    /// A GPU's.
-    Device,
-}
+use crate::{ArenaConfig, Error, Place};
 
 /// The memory of one arena.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    Heap(Heap),
-    Mapped(Mapped),
-    Named(Named),
+    Host(HostMemory),
     Foreign(ForeignMemory),
     #[cfg(feature = "cuda")]
     Pinned(Pinned),
@@ -63,35 +40,13 @@ pub(crate) enum Backing {
 impl Backing {
     /// What the configuration asks for, zeroed.
     pub fn new(config: &ArenaConfig) -> Result<Self, Error> {
-        let len = config.len()?;
-        let node = config.numa_node;
-        let backing = match config.kind {
-            BackingKind::Heap if node.is_none() => Backing::Heap(Heap::new(len)?),
-            BackingKind::Heap | BackingKind::Mapped => Backing::Mapped(Mapped::plain(len)?),
-            BackingKind::HugeTlb => Backing::Mapped(Mapped::huge(len, node)?),
-            BackingKind::TransparentHuge => Backing::Mapped(Mapped::transparent(len)?),
-            BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
-            BackingKind::Named => Backing::Named(Named::new(&config.prefix, len, node)?),
-            BackingKind::Foreign | BackingKind::Device => {
-                let what = "foreign and device memory are not made by a configuration; use Arena::from_raw and Arena::device";
-                return Err(Error::new(ErrorKind::Invalid, what));
-            }
-        };
-        if let Backing::Mapped(map) = &backing {
-            numa::bind(map, node)?;
-        }
-        if config.prefault {
-            mapped::populate(backing.base(), backing.len())?;
-        }
-        Ok(backing)
+        HostMemory::new(config).map(Backing::Host)
     }
 
     /// The first byte.
     pub fn base(&self) -> NonNull<u8> {
         match self {
-            Backing::Heap(heap) => heap.base(),
-            Backing::Mapped(map) => map.base(),
-            Backing::Named(named) => named.map().base(),
+            Backing::Host(host) => host.base(),
             Backing::Foreign(foreign) => foreign.base(),
             #[cfg(feature = "cuda")]
             Backing::Pinned(pinned) => pinned.memory().base(),
@@ -103,9 +58,7 @@ impl Backing {
     /// How many bytes.
     pub fn len(&self) -> usize {
         match self {
-            Backing::Heap(heap) => heap.len(),
-            Backing::Mapped(map) => map.len(),
-            Backing::Named(named) => named.map().len(),
+            Backing::Host(host) => host.len(),
             Backing::Foreign(foreign) => foreign.len(),
             #[cfg(feature = "cuda")]
             Backing::Pinned(pinned) => pinned.memory().len(),
@@ -117,9 +70,7 @@ impl Backing {
     /// What it is.
     pub fn kind(&self) -> BackingKind {
         match self {
-            Backing::Heap(_) => BackingKind::Heap,
-            Backing::Mapped(map) => map.kind(),
-            Backing::Named(_) => BackingKind::Named,
+            Backing::Host(host) => host.kind(),
             Backing::Foreign(_) => BackingKind::Foreign,
             #[cfg(feature = "cuda")]
             Backing::Pinned(pinned) => pinned.memory().kind(),
@@ -162,10 +113,11 @@ impl Backing {
 
     /// What another process needs to map it.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Backing::Mapped(map) => map.fd(),
-            Backing::Named(named) => named.map().fd(),
-            _ => None,
-        }
+        if let Backing::Host(host) = self { host.fd() } else { None }
+    }
+
+    /// The name in `/dev/shm`, for named memory.
+    pub fn name(&self) -> Option<String> {
+        if let Backing::Host(HostMemory::Named(named)) = self { Some(named.name()) } else { None }
     }
 }

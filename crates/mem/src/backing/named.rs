@@ -37,7 +37,8 @@ impl Named {
         let path = Path::new(DIR).join(format!("{prefix}.{maker}.{start}.{n}"));
         let file = nameless(len).map_err(|e| failed(prefix, e))?;
         let map = Mapped::of_file(file.try_clone().map_err(|e| failed(prefix, e))?, len)?;
-        numa::bind(&map, node)?;
+        // SAFETY: the range is our new mapping.
+        unsafe { numa::bind(map.base(), map.len(), node) }?;
         publish(&file, len, &path).map_err(|e| failed(prefix, e))?;
         Ok(Named { map, path, maker })
     }

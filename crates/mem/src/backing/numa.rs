@@ -1,8 +1,8 @@
 use std::io;
+use std::ptr::NonNull;
 
 use libc::{c_int, c_long, c_ulong};
 
-use super::Mapped;
 use crate::{Error, ErrorKind};
 
 /// From `linux/mempolicy.h`: pages come from these nodes and no others.
@@ -11,9 +11,11 @@ const MPOL_BIND: c_int = 2;
 const NODES_MAX: u32 = 1024;
 const WORD: u32 = c_ulong::BITS;
 
-/// Takes the pages of an untouched mapping from one NUMA node, if one is
-/// given.
-pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
+/// Takes the pages of an untouched mapping from one NUMA node, if one is given.
+///
+/// # Safety
+/// `base..base + len` is a mapping of ours.
+pub(crate) unsafe fn bind(base: NonNull<u8>, len: usize, node: Option<u32>) -> Result<(), Error> {
     let Some(node) = node else { return Ok(()) };
     if node >= NODES_MAX {
         return Err(Error::new(
@@ -25,11 +27,10 @@ pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
     mask[(node / WORD) as usize] |= 1 << (node % WORD);
     // The kernel reads one bit less than `maxnode` says.
     let bits = c_ulong::from(NODES_MAX) + 1;
-    let base = map.base();
-    let len = map.len() as c_ulong;
+    let len = len as c_ulong;
     let flags = 0 as c_ulong;
     // SAFETY: the mask has as many bits as are read and outlives the call; the range is a
-    // mapping's, page-aligned; no contents change.
+    // mapping, as the caller promises; no contents change.
     let done: c_long = unsafe {
         libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_BIND, mask.as_ptr(), bits, flags)
     };

@@ -3,7 +3,7 @@ use std::ptr::NonNull;
 
 use super::{Gpu, GpuEvent, pieces};
 use crate::alloc::PAGE;
-use crate::backing::Backing;
+use crate::backing::HostMemory;
 use crate::{ArenaConfig, Error, ErrorKind, Lease, Place};
 
 /// Host memory pinned for a GPU, and so for all of them.
@@ -12,7 +12,7 @@ pub(crate) struct Pinned {
     /// The starts of what was pinned, in order.
     starts: Vec<usize>,
     /// Dropped after it is no longer pinned.
-    memory: Box<Backing>,
+    memory: HostMemory,
 }
 
 /// Usable from every context, not only the one that it was pinned in.
@@ -21,7 +21,7 @@ const PORTABLE: u32 = 1;
 impl Pinned {
     /// The memory that a configuration asks for, there and pinned.
     pub fn new(config: &ArenaConfig, gpu: &Gpu) -> Result<Self, Error> {
-        let memory = Box::new(Backing::new(&config.clone().with_prefault())?);
+        let memory = HostMemory::new(&config.clone().with_prefault())?;
         let base = memory.base().addr().get();
         let len = memory.len();
         let mut pinned = Pinned { gpu: gpu.clone(), starts: Vec::new(), memory };
@@ -40,7 +40,7 @@ impl Pinned {
         Ok(pinned)
     }
 
-    pub fn memory(&self) -> &Backing {
+    pub fn memory(&self) -> &HostMemory {
         &self.memory
     }
 }
