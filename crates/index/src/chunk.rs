@@ -1,67 +1,9 @@
-use std::fmt;
-use std::num::NonZeroU64;
-
 use kvtier_key::Digest;
+
+use crate::{DigestTag, TenantId};
 
 /// Chunks of this many bytes or more (256 TiB) do not fit into an index.
 pub const CHUNK_BYTES_LIMIT: u64 = 1 << 48;
-
-/// The tenant of a chunk: 128 bits of a keyed digest of its name, see
-/// [`TenantKey`](crate::TenantKey); 0 for none or an unknown one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct TenantId(pub u128);
-
-impl TenantId {
-    /// For chunks without a tenant, and for those with an unknown one.
-    pub const NONE: TenantId = TenantId(0);
-
-    /// The 16 bytes on the media, little-endian.
-    pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_le_bytes()
-    }
-
-    /// Parses [`to_bytes`](Self::to_bytes)' result.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        TenantId(u128::from_le_bytes(bytes))
-    }
-}
-
-/// 32 hexadecimal digits.
-impl fmt::Display for TenantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Debug for TenantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TenantId({self})")
-    }
-}
-
-/// The first eight bytes of a digest: enough to find a parent that is present, never enough to name
-/// a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DigestTag(NonZeroU64);
-
-impl DigestTag {
-    /// The tag of `digest`.
-    pub fn from_digest(digest: &Digest) -> Self {
-        let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
-        // 0 means "no parent" in records, so a digest that begins with eight zeros has the tag 1.
-        DigestTag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
-    }
-
-    /// The tag as a number; never 0.
-    pub fn as_u64(self) -> u64 {
-        self.0.get()
-    }
-
-    /// The tag of this number; 0 is no tag.
-    pub fn from_u64(tag: u64) -> Option<Self> {
-        NonZeroU64::new(tag).map(DigestTag)
-    }
-}
 
 /// The position of a chunk in its prefix chain; the default is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

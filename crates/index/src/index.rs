@@ -1,21 +1,43 @@
+//! The entries of an index. Each submodule is one part of [`Index`]: its state and its methods.
+
+mod atomic_sets;
+mod chain_positions;
+mod holds;
+mod leftovers;
+mod listing;
+mod lmcache_eviction;
+mod lookup;
+mod over_quota;
+mod quota;
+mod reserve;
+mod suspects;
+mod tenant_limits;
+mod victims;
+
+pub use atomic_sets::{SetId, SetsFull};
+pub use holds::{HeldHits, HoldsFull, IndexHoldId};
+pub use listing::{ChunkPage, SlotCursor};
+pub use lmcache_eviction::LmcacheEviction;
+pub use reserve::{Refusal, Reservation, Reserve, ReserveRequest};
+
 use hashbrown::HashTable;
 use kvtier_evict::{EvictionHint, Policy};
 use kvtier_key::Digest;
 
-use crate::atomic_sets::Sets;
-use crate::chain_places::Chains;
-use crate::compat::CompatState;
 use crate::config::CapacityMarks;
-use crate::holds::HoldTable;
-use crate::lookup::hash;
 use crate::slab::{Slab, SlotRow, SlotState};
-use crate::suspects::Suspects;
-use crate::tenant_limits::TenantLimits;
 use crate::usage::UsageTotals;
 use crate::{
-    CHUNK_BYTES_LIMIT, Chunk, IndexConfig, IndexEntry, IndexUsage, InvalidConfig, Refusal,
-    Reservation, TenantId, TenantTotals,
+    CHUNK_BYTES_LIMIT, Chunk, IndexConfig, IndexEntry, IndexUsage, InvalidConfig, TenantId,
+    TenantTotals,
 };
+use atomic_sets::Sets;
+use chain_positions::Chains;
+use holds::HoldTable;
+use lmcache_eviction::CompatState;
+use lookup::hash;
+use suspects::Suspects;
+use tenant_limits::TenantLimits;
 
 /// The chunks of one tier. See the crate's documentation for how a tier uses it.
 #[derive(Debug)]

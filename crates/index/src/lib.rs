@@ -49,48 +49,37 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod atomic_sets;
-mod chain_places;
 mod chunk;
 mod chunk_record;
-mod compat;
 mod config;
-mod evict;
+mod digest_tag;
 mod fields;
 mod frame;
-mod holds;
 mod index;
 pub mod journal;
 mod last_use;
-mod leftovers;
-mod listing;
-mod lookup;
-mod over_quota;
-mod quota;
 mod quota_config;
-mod reserve;
 mod save_batch;
 mod slab;
 pub mod snapshot;
-mod suspects;
+mod tenant_id;
 mod tenant_id_key;
-mod tenant_limits;
 mod tenant_names;
 mod tenant_numbers;
 mod usage;
 
-pub use atomic_sets::{SetId, SetsFull};
-pub use chunk::{CHUNK_BYTES_LIMIT, ChainPlace, Chunk, DigestTag, IndexEntry, TenantId};
-pub use compat::LmcacheEviction;
+pub use chunk::{CHUNK_BYTES_LIMIT, ChainPlace, Chunk, IndexEntry};
 pub use config::{IndexConfig, InvalidConfig, VICTIMS_MAX};
+pub use digest_tag::DigestTag;
 pub use frame::ReadEnd;
-pub use holds::{HeldHits, HoldsFull, IndexHoldId};
-pub use index::{Index, InsertOutcome, RemoveOutcome};
+pub use index::{
+    ChunkPage, HeldHits, HoldsFull, Index, IndexHoldId, InsertOutcome, LmcacheEviction, Refusal,
+    RemoveOutcome, Reservation, Reserve, ReserveRequest, SetId, SetsFull, SlotCursor,
+};
 pub use last_use::{LastUse, LastUses};
-pub use listing::{ChunkPage, SlotCursor};
 pub use quota_config::Quotas;
-pub use reserve::{Refusal, Reservation, Reserve, ReserveRequest};
 pub use save_batch::{PendingChunk, SaveBatch, SharedIndex};
+pub use tenant_id::TenantId;
 pub use tenant_id_key::TenantKey;
 pub use tenant_names::TenantNames;
 pub use usage::{IndexUsage, TenantTotals};

@@ -89,11 +89,6 @@ pub const CYCLES: &[Cycle] = &[
     },
     Cycle { member: "gds", files: 3, reason: "the mover's ways to load fall back on each other" },
     Cycle {
-        member: "index",
-        files: 11,
-        reason: "parts of `Index` are written as methods of it, next to their types",
-    },
-    Cycle {
         member: "kvtier",
         files: 11,
         reason: "the specifications of tiers and the readers of the configuration name each other",

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
-use crate::leftovers::Leftovers;
+use crate::index::leftovers::Leftovers;
 use crate::slab::{SlotRow, SlotState};
 use crate::{Index, TenantId};
 

@@ -7,7 +7,7 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::over_quota::OverQuota;
+use crate::index::over_quota::OverQuota;
 use crate::{ReserveRequest, TenantId};
 
 /// A tenant with less than this fraction of its quota free is full.

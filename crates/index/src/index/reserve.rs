@@ -11,7 +11,7 @@ use std::fmt;
 
 use kvtier_key::Digest;
 
-use crate::lookup::hash;
+use crate::index::lookup::hash;
 use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, TenantId};
 
 /// A write that asks for space.
