@@ -13,13 +13,13 @@ use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::counters::add;
 use crate::data_dir::DataDir;
+use crate::direct_io::PAGE;
 use crate::layout::{self, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
-use crate::name::PAGE;
 use crate::save_batch::{SaveBatch, eviction_hint};
 use crate::shared::Shared;
-use crate::syncer::Syncer;
+use crate::syncfs_thread::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::transfer_memory::TransferMemory;
 use crate::workers::Workers;

@@ -2,7 +2,7 @@
 
 use kvtier_key::{Facts, FactsError, Key};
 
-use crate::name::PAGE;
+use crate::direct_io::PAGE;
 
 const MAGIC: [u8; 8] = *b"KVTFOOT1";
 const HEAD: usize = MAGIC.len() + 4;

@@ -12,30 +12,30 @@ use kvtier_core::Error;
 use kvtier_index::journal::Record;
 use kvtier_key::{ChunkShape, Digest, Facts};
 
+use crate::chunk_file_name::{self, file_len};
 use crate::data_dir;
 use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, quarantine};
 pub use crate::data_dir::{Scratch, Upgrade};
 pub use crate::file_system_probe::Medium;
 use crate::layout::Layout;
-use crate::name::{self, file_len};
 use ledger_updates::Accounting;
 
 mod check_file;
 mod chunk_file;
+mod export;
 mod foreign_files;
+mod import;
 mod ledger_updates;
-mod read;
 mod summary;
-mod write;
 
 use check_file::{PIECE, read_and_check, read_footer, regular};
 
 pub use check_file::Damage;
 pub use chunk_file::ChunkFile;
+pub use export::Source;
+pub use import::{NewChunk, Writer};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
-pub use read::Source;
 pub use summary::Summary;
-pub use write::{NewChunk, Writer};
 
 /// How often a file that changes while it is read is read again.
 const LOOKS_MAX: usize = 8;
@@ -297,13 +297,13 @@ impl Directory {
             return foreign_files::walk(&self.root, self.layout, each);
         }
         for shard in 0..=255 {
-            let entries = match fs::read_dir(name::shard(&self.root, shard)) {
+            let entries = match fs::read_dir(chunk_file_name::shard(&self.root, shard)) {
                 Err(e) if e.kind() == Io::NotFound => continue,
                 other => other?,
             };
             for entry in entries {
                 let entry = entry?;
-                let named = entry.file_name().to_str().and_then(name::parse);
+                let named = entry.file_name().to_str().and_then(chunk_file_name::parse);
                 let named = named.filter(|(digest, _)| digest.as_bytes()[0] == shard);
                 let named = named.map(|(digest, len)| ChunkName { digest, name: None, len });
                 let meta = if named.is_none() { entry.metadata().ok() } else { None };
@@ -316,7 +316,7 @@ impl Directory {
     fn path(&self, chunk: &ChunkName) -> PathBuf {
         match &chunk.name {
             Some(name) => self.root.join(&**name),
-            None => name::path(&self.root, &chunk.digest, chunk.len),
+            None => chunk_file_name::path(&self.root, &chunk.digest, chunk.len),
         }
     }
 

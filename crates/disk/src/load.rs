@@ -25,12 +25,13 @@ use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
 use kvtier_key::{Key, PieceSums};
 
 use crate::active_reads;
+use crate::chunk_file_name::file_len;
 use crate::counters::add;
 use crate::data_dir::FileId;
+use crate::direct_io::PAGE;
 use crate::layout;
 use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
-use crate::name::{PAGE, file_len};
 use crate::shared::Shared;
 use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;

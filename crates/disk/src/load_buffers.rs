@@ -1,8 +1,8 @@
 use kvtier_core::{Error, ErrorKind};
 use kvtier_mem::{Arena, Lease};
 
+use crate::direct_io::PAGE;
 use crate::mover::Part;
-use crate::name::PAGE;
 
 /// The path of one load's payload into the caller's leases: which parts are read directly, and what
 /// is copied afterwards. The whole pages come first, then the page pair [last partial page |

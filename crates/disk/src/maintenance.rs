@@ -12,9 +12,9 @@ use crate::counters::add;
 use crate::data_dir::{StagingDir, live_names};
 use crate::freshness::FOLLOW_EVERY;
 use crate::history::{self, Reader};
-use crate::leadership::Leadership;
 use crate::mover::Mover;
 use crate::shared::Shared;
+use crate::snapshot_leader::Leadership;
 
 /// The interval of maintenance rounds: free space is checked, and the ledger of a file system with
 /// slow locks is shared.
@@ -249,7 +249,7 @@ impl<M: Mover> MaintenanceTasks<M> {
         shared.remove_stale();
         shared.detect_peers()?;
         if shared.is_ledger_suspect() {
-            shared.space.scan_throttle.run(&shared.clock, || {
+            shared.space.relist_throttle.run(&shared.clock, || {
                 shared.check_ledger();
                 true
             });

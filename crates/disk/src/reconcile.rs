@@ -11,8 +11,8 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
+use crate::chunk_file_name;
 use crate::mover::Mover;
-use crate::name;
 use crate::shared::Shared;
 
 /// The most bytes of records that a lookup reads on its caller's thread; more are read on a thread
@@ -108,7 +108,10 @@ impl<M: Mover> Shared<M> {
         // Most records name what the index has, this process's own among them: no system call for
         // those.
         let is_suspect = self.index().is_suspect(&digest);
-        if (known_len(&digest) == Some(len) && !is_suspect) || len == 0 || len > name::LEN_MAX {
+        if (known_len(&digest) == Some(len) && !is_suspect)
+            || len == 0
+            || len > chunk_file_name::LEN_MAX
+        {
             return;
         }
         // From here on no thread of this process changes the file or the entry.
@@ -124,7 +127,7 @@ impl<M: Mover> Shared<M> {
         if index.is_known(&digest) || index.is_suspect(&digest) {
             return;
         }
-        chunk.bytes = name::file_len(len);
+        chunk.bytes = chunk_file_name::file_len(len);
         let _ = index.insert(chunk);
         self.listeners.push(Event::Stored { key: digest, len });
         drop(index);
@@ -186,7 +189,7 @@ impl<M: Mover> Shared<M> {
             }
         }
         for (digest, len) in to_compare {
-            self.follow_insert(Chunk::new(digest, len, name::file_len(len)));
+            self.follow_insert(Chunk::new(digest, len, chunk_file_name::file_len(len)));
         }
     }
 

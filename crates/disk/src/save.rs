@@ -31,10 +31,10 @@ use kvtier_mem::View;
 
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft};
+use crate::direct_io::PAGE;
 use crate::layout::Unshaped;
 use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
-use crate::name::PAGE;
 use crate::save_batch::PendingChunk;
 use crate::shared::Shared;
 use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};

@@ -10,12 +10,12 @@ use kvtier_key::Digest;
 
 use crate::active_reads::Readers;
 use crate::changes::ChangeLog;
-use crate::chunk_lengths::Geometry;
 use crate::chunk_table::ChunkTable;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, kind_of};
 use crate::freshness::Freshness;
+use crate::geometry_agreement::AgreedGeometry;
 use crate::history::Journal;
 use crate::known_lengths::KnownLengths;
 use crate::last_fault::LastFault;
@@ -60,7 +60,7 @@ pub struct Shared<M> {
     pub changes: ChangeLog,
     pub tenants: Tenants,
     /// The geometry of the directory's chunks.
-    pub geometry: Geometry,
+    pub geometry: AgreedGeometry,
     /// Lengths under which chunks of peers are looked for.
     pub lengths: KnownLengths,
     /// How old the index is, for lookups that may not wait.
@@ -106,7 +106,7 @@ pub struct DirState {
     pub journal: Journal,
     pub changes: ChangeLog,
     pub tenants: Tenants,
-    pub geometry: Geometry,
+    pub geometry: AgreedGeometry,
 }
 
 impl<M: Mover> Shared<M> {

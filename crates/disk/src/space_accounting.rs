@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
 use crate::ledger::check::LedgerCheck;
-use crate::scan_throttle::ScanThrottle;
+use crate::relist_throttle::RelistThrottle;
 use crate::wait_queue::WaitQueue;
 
 /// The bytes of the directory below the cap. Each field has a lock of its own, or none.
@@ -21,7 +21,7 @@ pub struct SpaceAccounting {
     /// Saves that wait for space below the cap.
     pub queue: WaitQueue,
     /// Bounds how often the directory is scanned to correct the total.
-    pub scan_throttle: ScanThrottle,
+    pub relist_throttle: RelistThrottle,
     /// When the device was full last, below the cap.
     pub full_device: FullDevice,
 }
@@ -33,7 +33,7 @@ impl SpaceAccounting {
             ledger_check,
             quarantine_bytes: AtomicU64::new(quarantine_bytes),
             queue: WaitQueue::default(),
-            scan_throttle: ScanThrottle::default(),
+            relist_throttle: RelistThrottle::default(),
             full_device: FullDevice::default(),
         }
     }

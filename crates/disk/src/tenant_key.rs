@@ -11,8 +11,8 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, Key, random_bytes};
 use kvtier_index::{TenantId, TenantKey, TenantNames};
 
-use crate::chunk_lengths::hide_tenants;
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
+use crate::geometry_agreement::hide_tenants;
 
 /// The key's file name in `.kvtier`.
 const KEY: &str = "tenant-key";

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use kvtier_core::Timekeeper;
 
-use crate::syncer::Syncer;
+use crate::syncfs_thread::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::wait_queue::{QueueEntry, WaitQueue, WaitToken};
 

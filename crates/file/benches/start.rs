@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Digest, Observe};
-use kvtier_disk::name;
+use kvtier_disk::chunk_file_name;
 use kvtier_file::{FileConfig, FileTier};
 
 const LEN: u64 = 1 << 20;
@@ -57,16 +57,16 @@ fn open(dir: &Path) -> FileTier {
 
 /// Files without blocks: nothing looks at more than their names until they are loaded.
 fn fill(dir: &Path, files: u64) {
-    (0..=255).for_each(|shard| fs::create_dir_all(name::shard(dir, shard)).unwrap());
+    (0..=255).for_each(|shard| fs::create_dir_all(chunk_file_name::shard(dir, shard)).unwrap());
     for n in 0..files {
         let digest = Digest::derive("bench start", &n.to_le_bytes());
-        fs::File::create(name::path(dir, &digest, LEN)).unwrap();
+        fs::File::create(chunk_file_name::path(dir, &digest, LEN)).unwrap();
     }
 }
 
 /// The names alone, as `ls -U` reads them.
 fn list(dir: &Path) -> usize {
-    (0..=255).map(|shard| fs::read_dir(name::shard(dir, shard)).unwrap().count()).sum()
+    (0..=255).map(|shard| fs::read_dir(chunk_file_name::shard(dir, shard)).unwrap().count()).sum()
 }
 
 /// Seconds that `run` takes; what it gives is dropped after the clock has stopped.

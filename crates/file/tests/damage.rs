@@ -22,7 +22,7 @@ fn victims_that_cannot_be_deleted_shed_the_save() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 2);
     f.store(&f.keys(0..2), LEN);
-    let path = |n| kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64);
+    let path = |n| kvtier_disk::chunk_file_name::path(dir.path(), f.key(n).digest(), LEN as u64);
     for n in 0..2 {
         fs::remove_file(path(n)).unwrap();
         fs::create_dir_all(path(n).join("not empty")).unwrap();
@@ -37,7 +37,7 @@ fn a_damaged_victim_is_not_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 1);
     f.store(&f.keys([0]), LEN);
-    let path = kvtier_disk::name::path(dir.path(), f.key(0).digest(), LEN as u64);
+    let path = kvtier_disk::chunk_file_name::path(dir.path(), f.key(0).digest(), LEN as u64);
     fs::OpenOptions::new().append(true).open(&path).unwrap().set_len(FILE + 4096).unwrap();
     f.store(&f.keys([1]), LEN);
     assert!(!absent(&f, 1));
@@ -50,7 +50,7 @@ fn a_damaged_file_goes_also_without_a_quarantine() {
     f.store(&f.keys(0..4), LEN);
     fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
     for n in 0..4 {
-        let path = kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64);
+        let path = kvtier_disk::chunk_file_name::path(dir.path(), f.key(n).digest(), LEN as u64);
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(FILE - 4096).unwrap();
         assert_eq!(f.load(&f.key(n), LEN), Loaded::Miss(MissReason::Corrupt));
     }
@@ -64,7 +64,7 @@ fn put_from_outside(dir: &Path, len: usize) {
     let f = open(other.path(), 8);
     f.store(&f.keys(0..2), len);
     for n in 0..2 {
-        let path = |root| kvtier_disk::name::path(root, f.key(n).digest(), len as u64);
+        let path = |root| kvtier_disk::chunk_file_name::path(root, f.key(n).digest(), len as u64);
         fs::copy(path(other.path()), path(dir)).unwrap();
     }
     set_ledger(dir, files_bytes(dir));
@@ -81,8 +81,9 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     assert_eq!(files(dir.path()).len(), 4);
     // A scan of the full directory finds them.
     b.store(&b.keys(10..20), LEN);
-    let exists_with =
-        |n, len: usize| kvtier_disk::name::path(dir.path(), a.key(n).digest(), len as u64).exists();
+    let exists_with = |n, len: usize| {
+        kvtier_disk::chunk_file_name::path(dir.path(), a.key(n).digest(), len as u64).exists()
+    };
     assert!((0..2).all(|n| !exists_with(n, LEN)), "the older of two lengths");
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
     drop((a, b));
@@ -112,7 +113,9 @@ fn remove_deletes_the_files_of_every_length() {
     f.store(&f.keys(0..4), LEN);
     put_from_outside(dir.path(), LEN / 2);
     // Of chunk 9, which this process never saved, only files exist.
-    let path = |n, len: usize| kvtier_disk::name::path(dir.path(), f.key(n).digest(), len as u64);
+    let path = |n, len: usize| {
+        kvtier_disk::chunk_file_name::path(dir.path(), f.key(n).digest(), len as u64)
+    };
     let copied = path(9, LEN / 3);
     fs::create_dir_all(copied.parent().unwrap()).unwrap();
     {
@@ -120,7 +123,7 @@ fn remove_deletes_the_files_of_every_length() {
         let g = open(other.path(), 8);
         g.store(&g.keys([9]), LEN / 3);
         fs::copy(
-            kvtier_disk::name::path(other.path(), g.key(9).digest(), (LEN / 3) as u64),
+            kvtier_disk::chunk_file_name::path(other.path(), g.key(9).digest(), (LEN / 3) as u64),
             &copied,
         )
         .unwrap();
@@ -163,7 +166,7 @@ fn what_a_command_removed_is_released_once() {
 /// Flips a byte of chunks and loads them.
 fn damage(f: &Fixture, dir: &Path, numbers: impl IntoIterator<Item = u64>) {
     for n in numbers {
-        let path = kvtier_disk::name::path(dir, f.key(n).digest(), LEN as u64);
+        let path = kvtier_disk::chunk_file_name::path(dir, f.key(n).digest(), LEN as u64);
         let mut bytes = fs::read(&path).unwrap();
         bytes[1000] ^= 1;
         fs::write(&path, bytes).unwrap();
@@ -285,7 +288,7 @@ fn no_flipped_bit_of_a_footer_names_another_key() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 2);
     f.store(&f.keys([0]), LEN);
-    let path = kvtier_disk::name::path(dir.path(), f.key(0).digest(), LEN as u64);
+    let path = kvtier_disk::chunk_file_name::path(dir.path(), f.key(0).digest(), LEN as u64);
     let there = Directory::open(dir.path()).unwrap();
     let chunk = there.chunks().unwrap().remove(0);
     let unknown = Arc::new(kvtier_core::Namespace::new("", kvtier_core::Digest::default()));

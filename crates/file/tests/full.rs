@@ -223,7 +223,7 @@ fn what_failed_a_check_goes_before_chunks_do() {
     let (tier, f) = open(mount.path());
     for n in 0..10 {
         assert_eq!(f.save(&f.key(n), LEN), Saved::Stored);
-        let path = kvtier_disk::name::path(mount.path(), f.key(n).digest(), LEN as u64);
+        let path = kvtier_disk::chunk_file_name::path(mount.path(), f.key(n).digest(), LEN as u64);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[7] ^= 1;
         std::fs::write(&path, bytes).unwrap();

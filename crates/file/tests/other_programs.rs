@@ -24,7 +24,7 @@ fn open(dir: &Path) -> Fixture {
 }
 
 fn path(dir: &Path, key: &Key) -> PathBuf {
-    kvtier_disk::name::path(dir, key.digest(), LEN as u64)
+    kvtier_disk::chunk_file_name::path(dir, key.digest(), LEN as u64)
 }
 
 fn presence(f: &Fixture, key: &Key) -> Presence {

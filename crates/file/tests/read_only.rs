@@ -254,7 +254,7 @@ fn damage_on_a_read_only_file_system_is_a_miss() {
     let dir = tempfile::tempdir().unwrap();
     let (_, writer) = open(dir.path(), Layout::Kvtier);
     writer.store(&writer.keys(0..2), LEN);
-    let path = kvtier_disk::name::path(dir.path(), writer.key(0).digest(), LEN as u64);
+    let path = kvtier_disk::chunk_file_name::path(dir.path(), writer.key(0).digest(), LEN as u64);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[LEN / 2] ^= 1;
     std::fs::write(&path, bytes).unwrap();

@@ -23,7 +23,7 @@ fn tier_in(dir: &Path) -> (Arc<FileTier>, Fixture) {
 }
 
 fn path(dir: &Path, f: &Fixture, n: u64) -> PathBuf {
-    kvtier_disk::name::path(dir, f.key(n).digest(), LEN as u64)
+    kvtier_disk::chunk_file_name::path(dir, f.key(n).digest(), LEN as u64)
 }
 
 #[test]

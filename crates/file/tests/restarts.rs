@@ -340,7 +340,11 @@ fn what_a_crash_tore_is_counted_apart_from_damage() {
         f.store(&keys, LEN);
         drop(f);
         for n in 0..2 {
-            let path = kvtier_disk::name::path(dir.path(), keys[n as usize].digest(), LEN as u64);
+            let path = kvtier_disk::chunk_file_name::path(
+                dir.path(),
+                keys[n as usize].digest(),
+                LEN as u64,
+            );
             let file = fs::OpenOptions::new().write(true).open(path).unwrap();
             file.write_all_at(&[1; 100], 5000).unwrap();
             // The second is written after the crash.
@@ -373,7 +377,12 @@ fn a_file_that_is_found_deleted_is_counted_no_more_at_once() {
     let f = open(dir.path(), 20);
     f.store(&f.keys(0..6), LEN);
     let delete = |n| {
-        fs::remove_file(kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64)).unwrap()
+        fs::remove_file(kvtier_disk::chunk_file_name::path(
+            dir.path(),
+            f.key(n).digest(),
+            LEN as u64,
+        ))
+        .unwrap()
     };
     // Found by a load, by a save of the same chunk, and by one that removes it.
     (0..3).for_each(delete);

@@ -168,7 +168,7 @@ fn delete_log(dir: &Path) -> bool {
 }
 
 fn path_of(dir: &Path, f: &Fixture, n: u64) -> std::path::PathBuf {
-    kvtier_disk::name::path(dir, f.key(n).digest(), len_of(n) as u64)
+    kvtier_disk::chunk_file_name::path(dir, f.key(n).digest(), len_of(n) as u64)
 }
 
 /// The change log is lost, with records that were not read: what they said is found all the same.

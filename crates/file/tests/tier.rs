@@ -61,7 +61,7 @@ fn load(tier: &FileTier, arena: &Arena, n: u32, len: usize) -> (Loaded, Vec<u8>)
 }
 
 fn file_of(dir: &Path, n: u32, len: usize) -> PathBuf {
-    kvtier_disk::name::path(dir, key(n).digest(), len as u64)
+    kvtier_disk::chunk_file_name::path(dir, key(n).digest(), len as u64)
 }
 
 #[test]

@@ -13,7 +13,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::staging::draft_name;
 use super::{DataDir, StagingDir};
-use crate::name;
+use crate::chunk_file_name;
 
 /// An unfinished file in this process's staging directory.
 #[derive(Debug)]
@@ -141,10 +141,10 @@ impl DataDir {
         if self.foreign().is_some() {
             return Ok(None);
         }
-        let draft = self.draft(name::file_len(len))?;
+        let draft = self.draft(chunk_file_name::file_len(len))?;
         match renameat(
             self.dir(),
-            name::relative(digest, len).as_str(),
+            chunk_file_name::relative(digest, len).as_str(),
             draft.staging.dir(),
             draft.name.as_str(),
         ) {
@@ -217,13 +217,19 @@ impl DataDir {
 
     /// The bytes of all files of a chunk whose payload has `len` bytes.
     pub fn file_len(&self, len: u64) -> u64 {
-        self.foreign()
-            .map_or_else(|| name::file_len(len), |foreign| len + foreign.layout.extra_bytes())
+        self.foreign().map_or_else(
+            || chunk_file_name::file_len(len),
+            |foreign| len + foreign.layout.extra_bytes(),
+        )
     }
 
     /// The length in bytes of the file that holds a payload of `len` bytes.
     pub fn data_len(&self, len: u64) -> u64 {
-        if self.foreign.is_some() { self.head_bytes() + len } else { name::file_len(len) }
+        if self.foreign.is_some() {
+            self.head_bytes() + len
+        } else {
+            chunk_file_name::file_len(len)
+        }
     }
 
     /// The path of a chunk's file relative to the root.
@@ -232,7 +238,7 @@ impl DataDir {
     /// `NotFound` in a foreign layout for a key whose name was neither listed nor learned.
     pub fn at(&self, digest: &Digest, len: u64) -> io::Result<String> {
         match self.foreign() {
-            None => Ok(name::relative(digest, len)),
+            None => Ok(chunk_file_name::relative(digest, len)),
             Some(foreign) => Ok(foreign.name(digest).ok_or(Io::NotFound)?.as_ref().to_owned()),
         }
     }
@@ -240,7 +246,7 @@ impl DataDir {
     /// The directory of a chunk's file.
     pub(super) fn folder(&self, digest: &Digest) -> PathBuf {
         match self.foreign() {
-            None => name::shard(&self.root, digest.as_bytes()[0]),
+            None => chunk_file_name::shard(&self.root, digest.as_bytes()[0]),
             Some(foreign) => {
                 let name = foreign.name(digest).unwrap_or_default();
                 self.root.join(name.rsplit_once('/').map_or("", |(dirs, _)| dirs))
@@ -258,7 +264,7 @@ impl DataDir {
         let stays = if written(other)? > written(known)? { other } else { known };
         let goes = if stays == known { other } else { known };
         let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? {
-            name::file_len(goes)
+            chunk_file_name::file_len(goes)
         } else {
             0
         };

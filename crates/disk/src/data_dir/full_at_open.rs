@@ -13,8 +13,8 @@ use std::time::SystemTime;
 use super::manifest::{Found, Manifest};
 use super::staging::{self, RemovedStale};
 use super::{OPEN_WAIT_MAX, layout_detection, lock_registration_within, quarantine};
+use crate::chunk_file_name;
 use crate::layout::Layout;
-use crate::name;
 
 /// The most chunks that are deleted so that a process can register.
 const CHUNKS_MAX: usize = 16;
@@ -125,18 +125,18 @@ fn is_ours(root: &Path) -> bool {
 /// The chunks of a shard: regular files with a chunk's name and its length.
 fn chunks_of(root: &Path, shard: u8) -> Vec<(SystemTime, PathBuf)> {
     let mut chunks = Vec::new();
-    let dir = name::shard(root, shard);
+    let dir = chunk_file_name::shard(root, shard);
     if !fs::symlink_metadata(&dir).is_ok_and(|meta| meta.is_dir()) {
         return chunks;
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let named = entry.file_name().to_str().and_then(name::parse);
+        let named = entry.file_name().to_str().and_then(chunk_file_name::parse);
         let Some((_, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard) else {
             continue;
         };
         if let Ok(meta) = entry.metadata()
             && meta.is_file()
-            && meta.len() == name::file_len(len)
+            && meta.len() == chunk_file_name::file_len(len)
         {
             chunks.push((meta.modified().unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
         }
@@ -165,7 +165,7 @@ mod tests {
             let own = root.join(".kvtier");
             drop(DataDir::open(root, None).unwrap());
             for n in 0..20_u8 {
-                let chunk = name::path(root, &Digest::derive("test", &[n]), 100);
+                let chunk = chunk_file_name::path(root, &Digest::derive("test", &[n]), 100);
                 fs::write(chunk, vec![n; 8192]).unwrap();
             }
             fs::write(own.join("quarantine/a"), "bad").unwrap();
@@ -175,7 +175,8 @@ mod tests {
             fs::write(own.join("tmp/host.1.1.0/0-2000"), "unfinished").unwrap();
             fs::write(root.join("00/a thesis"), "of another program").unwrap();
             let other = Digest::derive("test", b"cut");
-            fs::write(name::path(root, &other, 100), "a chunk's name, and no chunk").unwrap();
+            fs::write(chunk_file_name::path(root, &other, 100), "a chunk's name, and no chunk")
+                .unwrap();
             Full { dir }
         }
 
@@ -183,7 +184,8 @@ mod tests {
         fn left(&self) -> [usize; 3] {
             let count = |dir: PathBuf| fs::read_dir(dir).unwrap().count();
             let own = self.dir.path().join(".kvtier");
-            let shards = (0..=255).map(|shard| count(name::shard(self.dir.path(), shard))).sum();
+            let shards =
+                (0..=255).map(|shard| count(chunk_file_name::shard(self.dir.path(), shard))).sum();
             [count(own.join("quarantine")), shards, count(own.join("tmp"))]
         }
 

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use super::internal_files;
 use super::scratch::is_scratch;
+use crate::chunk_file_name;
+use crate::direct_io::PAGE;
 use crate::layout::Layout;
-use crate::name::{self, PAGE};
 use crate::{footer, kind_of};
 
 /// The most files whose footers are read. One intact footer is enough.
@@ -51,19 +52,20 @@ fn is_shard(name: &str) -> bool {
 fn has_chunk(root: &Path) -> io::Result<bool> {
     let mut looks = 0;
     for shard in 0..=255 {
-        let entries = match fs::read_dir(name::shard(root, shard)) {
+        let entries = match fs::read_dir(chunk_file_name::shard(root, shard)) {
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => continue,
             other => other?,
         };
         for entry in entries.flatten() {
-            let named = entry.file_name().to_str().and_then(name::parse);
+            let named = entry.file_name().to_str().and_then(chunk_file_name::parse);
             let Some((digest, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard)
             else {
                 continue;
             };
             let mut page = [0; PAGE as usize];
-            let read = internal_files::open_to_read(&entry.path())
-                .and_then(|file| file.read_exact_at(&mut page, name::file_len(len) - PAGE));
+            let read = internal_files::open_to_read(&entry.path()).and_then(|file| {
+                file.read_exact_at(&mut page, chunk_file_name::file_len(len) - PAGE)
+            });
             if read.is_ok() && footer::decode(&page).is_ok_and(|(facts, _)| facts.key == digest) {
                 return Ok(true);
             }

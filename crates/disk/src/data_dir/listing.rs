@@ -11,8 +11,8 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use super::DataDir;
+use crate::chunk_file_name;
 use crate::layout::Layout;
-use crate::name;
 
 /// Threads that list the shards concurrently.
 const LISTERS: usize = 4;
@@ -126,7 +126,7 @@ impl DataDir {
         let mut found = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;
-            let chunk = entry.file_name().to_str().ok().and_then(name::parse);
+            let chunk = entry.file_name().to_str().ok().and_then(chunk_file_name::parse);
             // A file in another shard than its name demands would never be found by that name.
             let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
             found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));

@@ -15,7 +15,7 @@ use std::path::Path;
 use kvtier_key::Digest;
 
 use super::{DataDir, internal_files};
-use crate::name;
+use crate::chunk_file_name;
 
 /// Creates the shards, and syncs the names of new ones. Returns a sentence for each file in their
 /// place. The caller holds the registration lock.
@@ -23,7 +23,7 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let mut damage = Vec::new();
     let mut is_new = false;
     for shard in 0..=255 {
-        let shard = name::shard(root, shard);
+        let shard = chunk_file_name::shard(root, shard);
         // A link is replaced, also one that leads to a directory.
         is_new |= !fs::symlink_metadata(&shard).is_ok_and(|meta| meta.is_dir());
         damage.extend(internal_files::make_dir(own, &shard)?);
@@ -37,7 +37,7 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
 fn is_shard(name: &OsStr) -> bool {
     name.to_str()
         .and_then(|name| u8::from_str_radix(name, 16).ok())
-        .is_some_and(|number| name::shard(Path::new(""), number).as_os_str() == name)
+        .is_some_and(|number| chunk_file_name::shard(Path::new(""), number).as_os_str() == name)
 }
 
 impl DataDir {

@@ -9,7 +9,7 @@ use std::path::Path;
 use kvtier_key::Digest;
 
 use super::{DataDir, liveness, staging};
-use crate::name;
+use crate::chunk_file_name;
 
 /// The most passes over the directory.
 const PASSES_MAX: usize = 8;
@@ -69,7 +69,7 @@ impl DataDir {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
             None => self.list_inodes(|listed| {
-                seen.file(listed.inode, name::file_len(listed.len));
+                seen.file(listed.inode, chunk_file_name::file_len(listed.len));
                 counted.chunks.push((listed.digest, listed.len));
             })?,
             Some(foreign) => self.foreign_names(|name| {

@@ -6,14 +6,14 @@ use kvtier_index::{Chunk, Index, InsertOutcome};
 
 use crate::DiskConfig;
 use crate::changes::ChangeLog;
-use crate::chunk_lengths::{Geometry, agree_on_namespace};
+use crate::chunk_file_name;
 use crate::data_dir::{self, DataDir};
+use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
 use crate::history::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::check::LedgerCheck;
 use crate::ledger::{Ledger, LedgerState};
 use crate::mover::Mover;
-use crate::name;
 use crate::shared::{DirState, Shared};
 use crate::space_accounting::SpaceAccounting;
 use crate::tenant_key::Tenants;
@@ -73,7 +73,7 @@ pub fn open_dir_state(
         data_dir.staging().as_ref().map_or("", |staging| staging.name()),
         &config.clock,
     );
-    let geometry = Geometry::new(&manifest);
+    let geometry = AgreedGeometry::new(&manifest);
     Ok((
         DirState {
             index,
@@ -187,7 +187,7 @@ fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
         return Ok(0);
     }
     data_dir.list(|digest, len| {
-        match index.insert(Chunk::new(digest, len, name::file_len(len))) {
+        match index.insert(Chunk::new(digest, len, chunk_file_name::file_len(len))) {
             InsertOutcome::Replaced { old } if old.len != len => duplicates.push((digest, old.len)),
             _ => {}
         }
@@ -196,7 +196,7 @@ fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
         let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
         let kept = data_dir.keep_newer(&digest, known, other)?;
         bytes += kept.gone_bytes;
-        let _ = index.insert(Chunk::new(digest, kept.len, name::file_len(kept.len)));
+        let _ = index.insert(Chunk::new(digest, kept.len, chunk_file_name::file_len(kept.len)));
     }
     Ok(bytes)
 }
@@ -315,7 +315,7 @@ mod tests {
         let save = |root: &Path| {
             let ledger = Ledger::open(&root.join(".kvtier"), true).unwrap();
             ledger.recount(true, || Ok(0)).unwrap();
-            let name = name::path(root, &kvtier_key::Digest::default(), 5000);
+            let name = chunk_file_name::path(root, &kvtier_key::Digest::default(), 5000);
             fs::write(name, vec![0; BYTES as usize]).unwrap();
         };
         assert_eq!(total_after_start(|_| (), save), BYTES);

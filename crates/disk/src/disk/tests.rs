@@ -14,7 +14,7 @@ use crate::freshness::{AGE_MAX, FOLLOW_EVERY};
 use crate::inspect::{Directory, NewChunk};
 use crate::ledger::Ledger;
 use crate::mover::{Finish, Refused, Transfer};
-use crate::{Layout, history, name};
+use crate::{Layout, chunk_file_name, history};
 
 const LEN: usize = 5000;
 
@@ -83,7 +83,7 @@ fn an_open_that_fails_late_leaves_neither_threads_nor_a_registration() {
             config.layout = layout;
             config
         };
-        crate::leadership::FAILS.set(true);
+        crate::snapshot_leader::FAILS.set(true);
         Disk::open(config(1 << 20), Idle).unwrap_err();
         let registered = fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count();
         assert_eq!(registered, 0, "{layout}");
@@ -202,7 +202,7 @@ fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
     let shared = &disk.shared;
     assert!(shared.follow_few_changes());
     write(dir.path(), &key(1));
-    let path = name::path(dir.path(), key(1).digest(), LEN as u64);
+    let path = chunk_file_name::path(dir.path(), key(1).digest(), LEN as u64);
     let own = dir.path().join(".kvtier");
     let logs = fs::read_dir(&own)
         .unwrap()
@@ -210,7 +210,7 @@ fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
         .filter(|e| e.file_name().to_string_lossy().starts_with("changes"));
     logs.for_each(|log| fs::remove_file(log.path()).unwrap());
     // One that no record names.
-    let copied = name::path(dir.path(), key(2).digest(), LEN as u64);
+    let copied = chunk_file_name::path(dir.path(), key(2).digest(), LEN as u64);
     fs::copy(&path, &copied).unwrap();
     assert!(!shared.follow_few_changes());
     // A listing that fails settles nothing.
@@ -269,9 +269,9 @@ fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
     let keys = [key(1), key(2)];
-    let path = name::path(dir.path(), keys[0].digest(), LEN as u64);
+    let path = chunk_file_name::path(dir.path(), keys[0].digest(), LEN as u64);
     write(dir.path(), &keys[0]);
-    let other = name::path(dir.path(), keys[0].digest(), 3);
+    let other = chunk_file_name::path(dir.path(), keys[0].digest(), 3);
     fs::hard_link(&path, &other).unwrap();
     let file = crate::data_dir::FileId::of(&fs::metadata(&path).unwrap());
     // As where it cannot be quarantined.
@@ -459,7 +459,7 @@ fn a_file_that_another_program_put_there_is_counted_soon() {
     let disk = open(dir.path());
     drop(open(other.path()));
     write(other.path(), &key(1));
-    let path = |root| name::path(root, key(1).digest(), LEN as u64);
+    let path = |root| chunk_file_name::path(root, key(1).digest(), LEN as u64);
     disk.shared.check_ledger();
     disk.shared.check_ledger();
     assert!(!disk.shared.is_ledger_suspect());
@@ -508,7 +508,7 @@ fn a_link_that_takes_the_place_of_a_shard_is_found_and_costs_what_is_behind_it()
     let disk = open_on(&time, dir.path());
     write(dir.path(), &key);
     disk.shared.follow_changes();
-    let shard = name::shard(dir.path(), key.digest().as_bytes()[0]);
+    let shard = chunk_file_name::shard(dir.path(), key.digest().as_bytes()[0]);
     let moved = elsewhere.path().join("moved");
     fs::rename(&shard, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &shard).unwrap();

@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
     use crate::history::Reader;
-    use crate::history::reader::names;
+    use crate::history::journal_reader::names;
 
     #[test]
     fn a_journal_of_another_with_our_name_is_read_and_not_written_to() {

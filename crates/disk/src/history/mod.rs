@@ -2,7 +2,7 @@
 //! takes snapshots of the index. Which chunks are stored is decided by the listing alone.
 
 mod journal;
-mod reader;
+mod journal_reader;
 mod snapshot;
 
 use std::io;
@@ -12,7 +12,7 @@ use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index, LastUses, TenantId};
 
 pub use journal::Journal;
-pub use reader::Reader;
+pub use journal_reader::Reader;
 pub use snapshot::{SNAPSHOT_AFTER_BYTES, write as write_snapshot};
 
 /// The contents of snapshot and journals.

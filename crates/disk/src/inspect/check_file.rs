@@ -7,9 +7,10 @@ use std::path::Path;
 use kvtier_key::{Facts, Key, PieceSums};
 
 use super::ChunkName;
+use crate::chunk_file_name::file_len;
 use crate::data_dir::FileId;
+use crate::direct_io::PAGE;
 use crate::footer;
-use crate::name::{PAGE, file_len};
 
 /// How many bytes of a file are read at a time.
 pub const PIECE: usize = 1 << 20;

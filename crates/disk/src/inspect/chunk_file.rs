@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use kvtier_key::{Facts, GDS_HEADER_BYTES, GdsHeader};
 
 use super::{ChunkName, Damage, Directory, foreign_files, regular};
-use crate::name::{PAGE, file_len};
+use crate::chunk_file_name::file_len;
+use crate::direct_io::PAGE;
 use crate::{footer, history};
 
 /// What the file of a chunk states about it. All are `None` for a file that is no chunk's, or was

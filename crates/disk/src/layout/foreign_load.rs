@@ -21,12 +21,12 @@ use super::{Foreign, Verify};
 use crate::active_reads;
 use crate::counters::add;
 use crate::data_dir::FileId;
+use crate::direct_io::PAGE;
 use crate::load::{
     BufferedLoad, LoadFile, LoadOp, LoadSlot, copy_remaining, finish_refused, take_sums, watch,
 };
 use crate::load_buffers::{LoadBuffers, LoadMemory};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
-use crate::name::PAGE;
 use crate::shared::Shared;
 use crate::submit_transfer::{Submitted, submit};
 use crate::wait_queue::WaitToken;

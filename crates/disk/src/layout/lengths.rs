@@ -2,7 +2,7 @@
 
 use kvtier_key::{Key, Namespace};
 
-use crate::name::PAGE;
+use crate::direct_io::PAGE;
 
 /// The payload's length in a file of `bytes` without facts. Writers of whole pages leave a padded
 /// file; the namespace's chunk length shows that.

@@ -7,12 +7,12 @@
 
 mod find_chunk;
 mod foreign_load;
-mod foreign_state;
+mod foreign_names;
+mod foreign_scan;
 pub mod headers;
 mod lengths;
-mod shapes;
-mod sweep;
-mod vllm;
+mod tensor_shapes;
+mod vllm_config_file;
 pub mod xattr_facts;
 
 use std::fmt;
@@ -23,10 +23,10 @@ use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use foreign_load::{begin as begin_load, behind};
-pub use foreign_state::Foreign;
-pub use shapes::Unshaped;
-pub use sweep::Sweeper;
-pub use vllm::{agree_on_run_config, find_run_config};
+pub use foreign_names::Foreign;
+pub use foreign_scan::Sweeper;
+pub use tensor_shapes::Unshaped;
+pub use vllm_config_file::{agree_on_run_config, find_run_config};
 pub use xattr_facts::{Verify, probe_facts};
 
 /// The layout of a directory's files.

@@ -12,10 +12,10 @@ use kvtier_core::Event;
 use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
+use crate::chunk_file_name;
 use crate::data_dir::RemovedStale;
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
-use crate::name;
 use crate::shared::Shared;
 
 /// A total that differs from the directory by this part of the cap is wrong even while peers change
@@ -241,7 +241,7 @@ impl<M: Mover> Shared<M> {
         let since = self.space.ledger.generation();
         match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {
-                (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));
+                (chunk.len, chunk.bytes) = (kept.len, chunk_file_name::file_len(kept.len));
                 let _ = self.index().insert(chunk);
                 if kept.gone_bytes > 0 {
                     self.uncount(kept.gone_bytes, since);

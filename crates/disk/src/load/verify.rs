@@ -8,10 +8,10 @@ use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
 use crate::counters::add;
+use crate::direct_io::PAGE;
 use crate::footer;
 use crate::load_buffers::scatter;
 use crate::mover::{Mover, Part};
-use crate::name::PAGE;
 use crate::shared::Shared;
 
 /// Takes the checksums that a transfer computed.

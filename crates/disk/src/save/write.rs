@@ -8,10 +8,10 @@ use kvtier_mem::View;
 
 use super::{Saving, Unanswered};
 use crate::counters::add;
+use crate::direct_io::PAGE;
 use crate::footer;
 use crate::layout;
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
-use crate::name::PAGE;
 use crate::shared::Shared;
 use crate::space::SpaceReservation;
 use crate::submit_transfer::{Submitted, submit};

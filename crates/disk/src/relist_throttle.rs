@@ -11,11 +11,11 @@ const PAUSE_FACTOR: u32 = 20;
 
 /// Limits how often the whole directory is scanned: each scan reads every name.
 #[derive(Debug, Default)]
-pub struct ScanThrottle {
+pub struct RelistThrottle {
     next: Mutex<Option<Instant>>,
 }
 
-impl ScanThrottle {
+impl RelistThrottle {
     /// Runs `scan` and returns its result. Returns `false` without a scan while another thread
     /// scans, and for a while after a scan.
     pub fn run(&self, clock: &Clock, scan: impl FnOnce() -> bool) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
 
 use super::{ChunkName, Damage, Directory, foreign_files, read_and_check, read_footer, regular};
-use crate::name::file_len;
+use crate::chunk_file_name::file_len;
 
 /// The key of a chunk, as far as its file states it.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{Digest, Key, KeyId, Namespace, VllmRunConfig};
 
-use super::shapes::Shapes;
+use super::tensor_shapes::Shapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
 

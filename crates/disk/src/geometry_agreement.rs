@@ -69,13 +69,13 @@ fn partial_text(allowed: bool) -> &'static str {
 
 /// The kinds of chunks that this process has read from the manifest or saved.
 #[derive(Debug, Default)]
-pub struct Geometry {
+pub struct AgreedGeometry {
     known: RwLock<HashMap<String, Shape>>,
     /// Some kinds are not noted, because the manifest has too many.
     is_full: AtomicBool,
 }
 
-impl Geometry {
+impl AgreedGeometry {
     /// The geometry in a manifest.
     pub fn new(manifest: &Manifest) -> Self {
         let kinds = manifest
@@ -83,7 +83,7 @@ impl Geometry {
             .iter()
             .filter_map(|(name, text)| Some((name.clone(), Shape::parse(text)?)));
         let known = RwLock::new(kinds.filter(|(name, _)| name.starts_with("chunk ")).collect());
-        Geometry { known, is_full: AtomicBool::new(manifest.agreed.len() >= KINDS_MAX) }
+        AgreedGeometry { known, is_full: AtomicBool::new(manifest.agreed.len() >= KINDS_MAX) }
     }
 
     /// A warning for the operator.

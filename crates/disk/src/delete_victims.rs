@@ -23,7 +23,7 @@ impl<M: Mover> Shared<M> {
     /// Brings the index and the ledger into agreement with the directory. `false` where that
     /// failed, or was done a moment ago.
     pub fn relist(&self) -> bool {
-        self.space.scan_throttle.run(&self.clock, || {
+        self.space.relist_throttle.run(&self.clock, || {
             let listed = self.reconcile();
             self.check_ledger();
             listed

@@ -9,9 +9,10 @@ use kvtier_key::{BlockSums, Facts};
 
 use super::ledger_updates::Accounting;
 use super::{Directory, quarantine};
+use crate::chunk_file_name::{self, file_len};
 use crate::data_dir::{self, StagingDir};
+use crate::direct_io::PAGE;
 use crate::ledger::Claimed;
-use crate::name::{self, PAGE, file_len};
 use crate::{Layout, footer};
 
 /// Writes chunks into a directory of layout `kvtier` as a tier does, from what a file there needs
@@ -73,7 +74,7 @@ impl Writer {
             .map_err(|_| invalid("the key is too long for a footer"))?;
         let len = facts.raw_len;
         let bytes = file_len(facts.raw_len);
-        let path = name::path(&self.directory.root, &facts.key, len);
+        let path = chunk_file_name::path(&self.directory.root, &facts.key, len);
         if path.exists() {
             return Ok(false);
         }

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvtier_key::Digest;
 
-/// The unit of direct I/O in bytes: payloads are padded to it, and a footer is one.
-pub const PAGE: u64 = 4096;
+use crate::direct_io::PAGE;
 
 /// The longest payload in bytes that a name can state. A name that states more is not a chunk's.
 pub const LEN_MAX: u64 = 1 << 44;
