@@ -17,12 +17,12 @@ use crate::direct_io::PAGE;
 use crate::layout::{self, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
+use crate::op_threads::OpThreads;
 use crate::save_batch::{SaveBatch, eviction_hint};
 use crate::shared::Shared;
 use crate::syncfs_thread::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::transfer_memory::TransferMemory;
-use crate::workers::Workers;
 use crate::{DiskConfig, load, lookup, remove, save};
 use start::{
     foreign_of, free_min, list_known, measure_cap, open_dir_state, refuse_reserve,
@@ -34,7 +34,7 @@ use start::{
 pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
     admission: Admission,
-    workers: Workers,
+    threads: OpThreads,
     maintenance: Maintenance,
     sweeper: Option<Sweeper<M>>,
 }
@@ -103,7 +103,7 @@ impl<M: Mover> Disk<M> {
         let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
         let clock = Arc::clone(admission.timers());
-        let workers = Workers { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
+        let threads = OpThreads { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
         let sweeper =
             // Other programs write into a foreign layout, and no change log says so: a thread looks
             // at the files.
@@ -114,7 +114,7 @@ impl<M: Mover> Disk<M> {
             .and_then(|free| MaintenanceTasks::new(&shared, reader, config.flush_every, free));
         let maintenance =
             tasks.and_then(Maintenance::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, admission, workers, maintenance, sweeper })
+        Ok(Disk { shared, admission, threads, maintenance, sweeper })
     }
 
     /// The mover.
@@ -198,7 +198,7 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(reply) = reply {
             let shared = Arc::clone(&self.shared);
             let look = move || lookup::look(&shared, &keys, mode, hold, reply);
-            self.workers.pool.push(Lane::Read, look);
+            self.threads.pool.push(Lane::Read, look);
         }
         // A caller that drops its ticket never learns the hold's id, so nothing else could release
         // it.
@@ -251,9 +251,9 @@ impl<M: Mover> Tier for Disk<M> {
             let admitted = self.admission.admit(op, slot, refusal, Loaded::Throttled);
             if let Some((op, slot)) = admitted {
                 let shared = Arc::clone(&self.shared);
-                let workers = self.workers.clone();
-                let load = load::LoadOp { shared, workers, op, slot };
-                self.workers.pool.push(Lane::Read, move || load.begin(None));
+                let threads = self.threads.clone();
+                let load = load::LoadOp { shared, threads, op, slot };
+                self.threads.pool.push(Lane::Read, move || load.begin(None));
             }
         }
         ticket
@@ -294,13 +294,13 @@ impl<M: Mover> Tier for Disk<M> {
             if let Some((op, slot)) = self.admission.admit(op, slot, refusal, throttled) {
                 let request = save::SaveRequest {
                     shared: Arc::clone(&self.shared),
-                    workers: self.workers.clone(),
+                    threads: self.threads.clone(),
                     op,
                     slot,
                     pending,
                     shape: ctx.shape.clone(),
                 };
-                self.workers.pool.push(Lane::Write, move || request.begin());
+                self.threads.pool.push(Lane::Write, move || request.begin());
             }
         }
         ticket
@@ -320,7 +320,7 @@ impl<M: Mover> Tier for Disk<M> {
         let (reply, ticket) = self.admission.begin("remove", ctx.deadline);
         if let Some(reply) = reply {
             let shared = Arc::clone(&self.shared);
-            self.workers.pool.push(Lane::Write, move || remove::remove(&shared, &keys, reply));
+            self.threads.pool.push(Lane::Write, move || remove::remove(&shared, &keys, reply));
         }
         ticket
     }
@@ -363,8 +363,8 @@ impl<M: Mover> Drop for Disk<M> {
         // The mover ends what it has in flight; its callbacks push their last jobs to the pool,
         // which is therefore closed after it.
         self.shared.mover.close();
-        self.workers.pool.close();
-        self.workers.syncer.close();
+        self.threads.pool.close();
+        self.threads.syncer.close();
         if let Some(sweeper) = &self.sweeper {
             sweeper.close();
         }

@@ -37,6 +37,7 @@ mod load_buffers;
 mod lookup;
 mod maintenance;
 mod mover;
+mod op_threads;
 mod reconcile;
 mod relist_throttle;
 mod remove;
@@ -54,7 +55,6 @@ mod thread_pool;
 mod tier_of_disk;
 mod transfer_memory;
 mod wait_queue;
-mod workers;
 
 pub use config::{DiskConfig, Durability};
 pub use data_dir::kind_of;

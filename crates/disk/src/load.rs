@@ -32,11 +32,11 @@ use crate::direct_io::PAGE;
 use crate::layout;
 use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
+use crate::op_threads::OpThreads;
 use crate::shared::Shared;
 use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
-use crate::workers::Workers;
 
 use verify::verify;
 pub use verify::{copy_remaining, take_sums, watch};
@@ -46,7 +46,7 @@ pub type LoadSlot = Slot<Load, Loaded>;
 /// A load that was admitted and has not ended.
 pub struct LoadOp<M: Mover> {
     pub shared: Arc<Shared<M>>,
-    pub workers: Workers,
+    pub threads: OpThreads,
     pub op: Load,
     pub slot: LoadSlot,
 }
@@ -65,7 +65,7 @@ pub struct LoadFile {
 /// A load with memory to read into. The caller's leases are in `parts`, or kept by `buffers`.
 pub struct BufferedLoad<M: Mover> {
     pub shared: Arc<Shared<M>>,
-    pub workers: Workers,
+    pub threads: OpThreads,
     pub key: Key,
     pub buffers: LoadBuffers,
     pub parts: Vec<Part>,
@@ -167,19 +167,19 @@ impl<M: Mover> LoadOp<M> {
         token: Option<WaitToken>,
     ) {
         let Some(load) = self.take_buffers(found.len, token) else { return };
-        let BufferedLoad { shared, workers, key, slot, buffers, parts } = load;
+        let BufferedLoad { shared, threads, key, slot, buffers, parts } = load;
         let sums = Arc::new(Mutex::new(PieceSums::new(found.len)));
         // The page pair comes last, and is checked in the end.
         let (watch, reported) = watch(&sums, &parts[..parts.len() - 1]);
         let transfer =
             Transfer { file: Arc::new(file.into()), watch: Some(watch), sums: reported, parts };
-        Reading { shared, workers, key, slot, reading, buffers, found, sums }.submit(transfer);
+        Reading { shared, threads, key, slot, reading, buffers, found, sums }.submit(transfer);
     }
 
     /// Takes memory for a payload of `len` bytes. `None` where the load ended, or waits for memory
     /// and begins again.
     pub fn take_buffers(self, len: u64, token: Option<WaitToken>) -> Option<BufferedLoad<M>> {
-        let LoadOp { shared, workers, op: Load { key, into }, slot } = self;
+        let LoadOp { shared, threads, op: Load { key, into }, slot } = self;
         // Read before the attempt, as for space: memory that returns in between ends the wait at
         // once.
         let releases = Some(shared.memory.queue.releases());
@@ -191,7 +191,7 @@ impl<M: Mover> LoadOp<M> {
         };
         match planned {
             Ok((buffers, parts)) => {
-                Some(BufferedLoad { shared, workers, key, slot, buffers, parts })
+                Some(BufferedLoad { shared, threads, key, slot, buffers, parts })
             }
             Err(NoBuffers { leases, error: Some(error) }) => {
                 slot.finish(Load { key, into: leases }, Err(error.with_op("load")));
@@ -201,9 +201,9 @@ impl<M: Mover> LoadOp<M> {
                 let queue = shared.memory.queue.clone();
                 let entry = QueueEntry { token, releases };
                 let op = Load { key, into: leases };
-                let load = LoadOp { shared, workers: workers.clone(), op, slot };
+                let load = LoadOp { shared, threads: threads.clone(), op, slot };
                 let resume = move |token| load.begin(Some(token));
-                workers.wait(&queue, entry, Lane::Read, resume);
+                threads.wait(&queue, entry, Lane::Read, resume);
                 None
             }
         }
@@ -240,7 +240,7 @@ impl<M: Mover> LoadOp<M> {
             _ => {
                 // Renaming blocks: not on the mover's thread. The answer waits for it, so that a
                 // save that follows is not `Present`.
-                let pool = Arc::clone(&self.workers.pool);
+                let pool = Arc::clone(&self.threads.pool);
                 pool.push(Lane::Read, move || self.miss_corrupt(found.named_len, found.id));
             }
         }
@@ -287,7 +287,7 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, 
 /// A load whose file is being read.
 struct Reading<M: Mover> {
     shared: Arc<Shared<M>>,
-    workers: Workers,
+    threads: OpThreads,
     key: Key,
     reading: active_reads::ReadMark,
     buffers: LoadBuffers,
@@ -309,7 +309,7 @@ impl<M: Mover> Reading<M> {
 impl<M: Mover> Submitted for Reading<M> {
     /// Verifies the bytes, on the mover's thread.
     fn finish(self, moved: Moved) {
-        let Reading { shared, workers, key, slot, reading, buffers, found, sums } = self;
+        let Reading { shared, threads, key, slot, reading, buffers, found, sums } = self;
         let Moved { transfer: Transfer { file, parts, .. }, result, unseen } = moved;
         // Before the answer: a chunk that is deleted after it frees its space at once.
         drop((reading, file));
@@ -334,7 +334,7 @@ impl<M: Mover> Submitted for Reading<M> {
         // Returned before the answer: a caller that loads again at once finds the memory free.
         drop((bounce, page_pair));
         let op = Load { key, into: leases };
-        LoadOp { shared, workers, op, slot }.answer(loaded, found);
+        LoadOp { shared, threads, op, slot }.answer(loaded, found);
     }
 
     fn refused(self, refused: Refused) {

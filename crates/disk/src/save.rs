@@ -35,17 +35,17 @@ use crate::direct_io::PAGE;
 use crate::layout::Unshaped;
 use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
+use crate::op_threads::OpThreads;
 use crate::save_batch::PendingChunk;
 use crate::shared::Shared;
 use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
-use crate::workers::Workers;
 
 /// A save that was admitted.
 pub struct SaveRequest<M: Mover> {
     pub shared: Arc<Shared<M>>,
-    pub workers: Workers,
+    pub threads: OpThreads,
     pub op: Save,
     pub pending: PendingChunk<M>,
     /// The tensor that a full chunk of the batch is, where the caller states it.
@@ -57,7 +57,7 @@ pub struct SaveRequest<M: Mover> {
 /// A save under way; see the [module](self).
 struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
-    workers: Workers,
+    threads: OpThreads,
     /// Dropped before the answer is given.
     pending: PendingChunk<M>,
     space: Option<SpaceReservation<M>>,
@@ -162,7 +162,7 @@ impl<M: Mover> SaveRequest<M> {
     }
 
     fn into_saving(self, len: u64, header: Option<Vec<u8>>) -> Saving<M> {
-        let SaveRequest { shared, workers, op, slot, pending, .. } = self;
+        let SaveRequest { shared, threads, op, slot, pending, .. } = self;
         let size = size_of(&shared.data_dir, len);
         let request = ReserveRequest::new(size.claimed)
             .with_place(pending.place())
@@ -171,7 +171,7 @@ impl<M: Mover> SaveRequest<M> {
         let space = SpaceReservation::new(&shared, request, size, slot.deadline());
         Saving {
             shared,
-            workers,
+            threads,
             pending,
             answer: Some(Unanswered { op, slot }),
             space: Some(space),
@@ -213,9 +213,9 @@ impl<M: Mover> Saving<M> {
         };
         match reserved {
             Ok(ReserveOutcome::Wait) => {
-                let workers = self.workers.clone();
+                let threads = self.threads.clone();
                 let entry = QueueEntry { token, releases };
-                workers.wait(&queue, entry, Lane::Write, move |token| self.reserve(Some(token)));
+                threads.wait(&queue, entry, Lane::Write, move |token| self.reserve(Some(token)));
             }
             // The token goes first, so that the next save in the queue tries while this one writes.
             Ok(ReserveOutcome::Reserved) => {

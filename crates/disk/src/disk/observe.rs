@@ -51,7 +51,7 @@ impl<M: Mover> Observe for Disk<M> {
         let mut counters = self.shared.counters.all();
         counters.extend(self.shared.mover.counters());
         let gate = self.admission.gate().stats();
-        counters.extend([("queue_us", self.workers.pool.waited_us())]);
+        counters.extend([("queue_us", self.threads.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
         let healthy = !self.admission.gate().is_closed()
             && !self.shared.space.full_device.sheds(&self.shared.clock);

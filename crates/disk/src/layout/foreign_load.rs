@@ -27,10 +27,10 @@ use crate::load::{
 };
 use crate::load_buffers::{LoadBuffers, LoadMemory};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
+use crate::op_threads::OpThreads;
 use crate::shared::Shared;
 use crate::submit_transfer::{Submitted, submit};
 use crate::wait_queue::WaitToken;
-use crate::workers::Workers;
 
 /// What is settled before the bytes are read.
 struct ReadPlan {
@@ -203,7 +203,7 @@ fn read<M: Mover>(
 ) {
     let ReadPlan { file, found, wanted } = plan;
     let Some(load) = load.take_buffers(found.len, token) else { return };
-    let BufferedLoad { shared, workers, key, slot, buffers, mut parts } = load;
+    let BufferedLoad { shared, threads, key, slot, buffers, mut parts } = load;
     let head = shared.data_dir.head_bytes();
     let whole = found.len - found.len % PAGE;
     // The last part is the page pair. Its first page gets the payload's end here, its second is not
@@ -219,7 +219,7 @@ fn read<M: Mover>(
     let (watch, reported) = wanted.is_some().then(|| watch(&sums, &parts)).unzip();
     let load = ForeignRead {
         shared,
-        workers,
+        threads,
         key,
         slot,
         reading,
@@ -267,7 +267,7 @@ pub fn behind(head: u64, parts: &mut [Part]) {
 /// A load whose file is being read.
 struct ForeignRead<M: Mover> {
     shared: Arc<Shared<M>>,
-    workers: Workers,
+    threads: OpThreads,
     key: Key,
     reading: active_reads::ReadMark,
     buffers: LoadBuffers,
@@ -294,7 +294,7 @@ impl<M: Mover> ForeignRead<M> {
 impl<M: Mover> Submitted for ForeignRead<M> {
     /// Verifies the bytes, if there are facts, and answers.
     fn finish(self, moved: Moved) {
-        let ForeignRead { shared, workers, key, slot, reading, buffers, page, found, .. } = self;
+        let ForeignRead { shared, threads, key, slot, reading, buffers, page, found, .. } = self;
         let Moved { transfer: Transfer { file, mut parts, .. }, result, unseen } = moved;
         // Before the answer: a chunk that is deleted after it frees its space at once.
         drop((reading, file));
@@ -331,7 +331,7 @@ impl<M: Mover> Submitted for ForeignRead<M> {
             None => Ok(false),
         });
         drop((bounce, page_pair));
-        let mut load = LoadOp { shared, workers, op: Load { key, into: leases }, slot };
+        let mut load = LoadOp { shared, threads, op: Load { key, into: leases }, slot };
         if matches!(loaded, Ok(false)) && is_unverified {
             // The file is longer than the caller's memory by more than padding. Another caller may
             // load it.

@@ -64,7 +64,7 @@ impl<M: Mover> Saving<M> {
                 self.end_stored(&key, shared.data_dir.sync_name(key.digest()));
             }
             Durability::Syncfs => {
-                let syncer = Arc::clone(&self.workers.syncer);
+                let syncer = Arc::clone(&self.threads.syncer);
                 syncer.after_sync(Box::new(move |synced| self.end_stored(&key, synced)));
             }
         }

@@ -53,9 +53,9 @@ impl<M: Mover> Saving<M> {
             Ok(transfer) => self.submit(transfer),
             Err(Unprepared::Failed(error)) => self.end(Err(error)),
             Err(Unprepared::NoMemory) => {
-                let workers = self.workers.clone();
+                let threads = self.threads.clone();
                 let entry = QueueEntry { token, releases };
-                workers.wait(&queue, entry, Lane::Write, move |token| self.write(Some(token)));
+                threads.wait(&queue, entry, Lane::Write, move |token| self.write(Some(token)));
             }
         }
     }
@@ -72,7 +72,7 @@ impl<M: Mover> Saving<M> {
         let Some(Unanswered { op, .. }) = &self.answer else { return };
         let from = op.from.clone();
         let shared = Arc::clone(&self.shared);
-        let pool = Arc::clone(&self.workers.pool);
+        let pool = Arc::clone(&self.threads.pool);
         let done = move |fetched| {
             pool.push(Lane::Write, move || match fetched {
                 Ok(views) => {
@@ -226,7 +226,7 @@ fn last_bytes(from: &[View], mut whole: usize) -> Vec<u8> {
 impl<M: Mover> Submitted for Saving<M> {
     /// Publishes on the pool: a rename may take long.
     fn finish(self, moved: Moved) {
-        let pool = Arc::clone(&self.workers.pool);
+        let pool = Arc::clone(&self.threads.pool);
         pool.push(Lane::Write, move || self.publish(moved));
     }
 

@@ -8,13 +8,13 @@ use crate::wait_queue::{QueueEntry, WaitQueue, WaitToken};
 
 /// The threads and the clock on which operations continue.
 #[derive(Clone, Debug)]
-pub struct Workers {
+pub struct OpThreads {
     pub pool: Arc<ThreadPool>,
     pub syncer: Arc<Syncer>,
     pub clock: Arc<Timekeeper>,
 }
 
-impl Workers {
+impl OpThreads {
     /// Queues an operation. `resume` continues it on the pool, with the token of the queue.
     pub fn wait(
         &self,
