@@ -7,7 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
-mod mover;
+mod engine_mover;
 mod tier;
 
 pub use config::FileConfig;

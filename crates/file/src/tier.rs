@@ -4,7 +4,7 @@ use kvtier_mem::Arena;
 use kvtier_uring::{Engine, EngineConfig, EngineKind, Registered};
 
 use crate::FileConfig;
-use crate::mover::EngineMover;
+use crate::engine_mover::EngineMover;
 
 /// A tier of files in a directory.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use kvtier_mem::Arena;
 
 use crate::config::{EngineConfig, EngineKind};
 use crate::reactor::Reactor;
-use crate::registered::Registered;
+use crate::registered_memory::Registered;
 use crate::scheduler::Scheduler;
 use crate::shared_schedule::Shared;
 use crate::stats::EngineCounts;

@@ -11,8 +11,8 @@ use io_uring::{IoUring, opcode, types};
 use kvtier_mem::Arena;
 
 use crate::config::EngineConfig;
-use crate::registered::Registered;
-use crate::ring::{RingMemory, build};
+use crate::registered_memory::{Registered, RingMemory};
+use crate::ring_setup::build;
 use crate::running::{EndedJob, PieceRequest};
 use crate::shared_schedule::{AbandonOnPanic, Shared};
 use crate::stats::EngineCounts;

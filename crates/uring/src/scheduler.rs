@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 use self::piece::{Piece, Verdict};
 use crate::config::EngineConfig;
+use crate::generation_slab::GenerationSlab;
 use crate::job::OnDone;
 use crate::running::{EndedJob, PieceRequest, RunningJob, Show};
-use crate::slab::GenerationSlab;
 use crate::stats::EngineCounts;
 use crate::{Error, ErrorKind, Job, JobClass, RefusalReason, RefusedJob};
 
