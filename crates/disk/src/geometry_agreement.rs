@@ -9,10 +9,10 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind, Key};
 use kvtier_key::{KeyId, Namespace};
 
-use crate::data_dir::manifest::{Manifest, escape, unescape};
+use crate::data_dir::manifest::{Manifest, escape};
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX};
 use crate::layout::Foreign;
-use crate::tenant_key::{Tenants, is_word};
+use crate::tenant_key::Tenants;
 
 /// The most kinds of chunks that one manifest notes; further kinds are not compared.
 const KINDS_MAX: usize = 4096;
@@ -223,23 +223,6 @@ pub fn agree_on_namespace(
             Ok(())
         })
         .map(drop)
-}
-
-/// Replaces tenants' names in the manifest of an earlier build with their identities.
-pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
-    let named = |name: &String| name.split(' ').nth(1).is_some_and(|tenant| !is_word(tenant));
-    let old: Vec<String> = manifest.agreed.keys().filter(|name| named(name)).cloned().collect();
-    for name in old {
-        // A line that cannot be parsed is dropped: it must not keep a tenant's name on the medium.
-        let value = manifest.agreed.remove(&name);
-        let mut words = name.splitn(3, ' ');
-        if let (Some(value), Some(kind), Some(tenant), Some(rest)) =
-            (value, words.next(), words.next(), words.next())
-        {
-            let name = format!("{kind} {} {rest}", tenants.word(&unescape(tenant)));
-            manifest.agreed.entry(name).or_insert(value);
-        }
-    }
 }
 
 /// The manifest's name for all chunks of one shape.

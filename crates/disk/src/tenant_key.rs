@@ -11,8 +11,8 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, Key, random_bytes};
 use kvtier_index::{TenantId, TenantKey, TenantNames};
 
+use crate::data_dir::manifest::{Manifest, unescape};
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
-use crate::geometry_agreement::hide_tenants;
 
 /// The key's file name in `.kvtier`.
 const KEY: &str = "tenant-key";
@@ -101,8 +101,25 @@ impl Tenants {
     }
 }
 
+/// Replaces tenants' names in the manifest of an earlier build with their identities.
+fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
+    let named = |name: &String| name.split(' ').nth(1).is_some_and(|tenant| !is_word(tenant));
+    let old: Vec<String> = manifest.agreed.keys().filter(|name| named(name)).cloned().collect();
+    for name in old {
+        // A line that cannot be parsed is dropped: it must not keep a tenant's name on the medium.
+        let value = manifest.agreed.remove(&name);
+        let mut words = name.splitn(3, ' ');
+        if let (Some(value), Some(kind), Some(tenant), Some(rest)) =
+            (value, words.next(), words.next(), words.next())
+        {
+            let name = format!("{kind} {} {rest}", tenants.word(&unescape(tenant)));
+            manifest.agreed.entry(name).or_insert(value);
+        }
+    }
+}
+
 /// Whether a word of a manifest has the form of [`Tenants::word`].
-pub fn is_word(word: &str) -> bool {
+fn is_word(word: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     word.is_empty()
         || word

@@ -78,11 +78,6 @@ pub struct Cycle {
 pub const CYCLES: &[Cycle] = &[
     Cycle { member: "cli", files: 9, reason: "the sources and targets of `copy` name each other" },
     Cycle {
-        member: "disk",
-        files: 4,
-        reason: "tenants and chunk lengths write one manifest; the shapes of chunks belong to the foreign state",
-    },
-    Cycle {
         member: "fakegpu",
         files: 6,
         reason: "streams, kernels and cuFile are one simulated device",

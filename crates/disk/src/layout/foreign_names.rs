@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{Digest, Key, KeyId, Namespace, VllmRunConfig};
 
-use super::tensor_shapes::Shapes;
+use super::tensor_shapes::TensorShapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
 
@@ -32,7 +32,7 @@ pub struct Foreign {
     /// A save found a file system without extended attributes; reported once.
     without_facts: AtomicBool,
     /// The shapes of chunks, where files state them.
-    pub(super) shapes: Shapes,
+    pub(super) shapes: TensorShapes,
     /// The configuration of the vLLM engine whose chunks these are, if only they are served.
     run_config: Option<Arc<VllmRunConfig>>,
     /// Wakes the sweep.
@@ -60,7 +60,7 @@ impl Foreign {
             swept: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
-            shapes: Shapes::new(config.chunk_shape.clone()),
+            shapes: TensorShapes::new(config.chunk_shape.clone()),
             run_config: config.vllm_run_config.clone(),
             sweep_request: Default::default(),
             sweeping: Mutex::default(),

@@ -9,9 +9,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use kvtier_key::{GDS_HEADER_BYTES, GdsHeader};
+use kvtier_core::{Error, ErrorKind};
+use kvtier_key::{ChunkShape, GDS_HEADER_BYTES, GdsHeader, Key, KeyId};
 
+use super::Foreign;
 use super::lengths::is_padded;
+
+const UNKNOWN: &str = "the shape of its tensor is unknown, which LMCache needs to load it, and no file here states it: give the shape with the \
+    save, or set `shape` to that of a full chunk, such as 2x32x256x1024 (keys and values, layers, tokens, elements)";
 
 /// Memory for one header, as direct I/O wants it.
 #[repr(align(4096))]
@@ -83,4 +88,53 @@ pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHead
             payload_of(&header, file_bytes).map_or(ParsedHeader::Invalid, ParsedHeader::Payload)
         }
     })
+}
+
+/// Why a chunk can have no header.
+#[derive(Debug)]
+pub enum Unshaped {
+    /// The shape is unknown, and the sweep may still find it.
+    Yet,
+    /// The shape cannot be found with this configuration.
+    Never(Error),
+}
+
+impl Foreign {
+    /// Learns the shape of a kind of chunks from a file's header, unless it is known. `read` reads the
+    /// header.
+    pub fn learn_shape(&self, id: &KeyId, read: impl FnOnce() -> Option<GdsHeader>) {
+        if self.layout.has_headers() {
+            self.shapes.learn(id, read);
+        }
+    }
+
+    /// The header of a chunk of `bytes` bytes, of the `stated` shape if there is one; `None` in a layout
+    /// without headers.
+    pub fn header(
+        &self,
+        key: &Key,
+        bytes: u64,
+        stated: Option<&ChunkShape>,
+    ) -> Result<Option<Vec<u8>>, Unshaped> {
+        if !self.layout.has_headers() {
+            return Ok(None);
+        }
+        let refused = |why: String| {
+            let what = format!("layout {}: the chunk can have no header: {why}", self.layout);
+            Unshaped::Never(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()))
+        };
+        let header = match stated {
+            Some(shape) => self.shapes.stated(key.id(), bytes, shape).map(Some),
+            None => self.shapes.header(key.id(), bytes),
+        };
+        match header {
+            Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
+            // The sweep may still find a file that states the shape.
+            Ok(None) if !self.is_swept() => Err(Unshaped::Yet),
+            // After the sweep no file here states it: a file without a header would be invisible
+            // for LMCache, so the save is refused.
+            Ok(None) => Err(refused(UNKNOWN.into())),
+            Err(why) => Err(refused(why)),
+        }
+    }
 }
