@@ -3,33 +3,13 @@
 
 use kvtier_core::Event;
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, IndexEntry, ReserveRequest};
+use kvtier_index::{Chunk, IndexEntry};
 
 use crate::counters::add;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
-    /// Whether the requested bytes fit below the cap and the quota without eviction, by the index.
-    pub fn fits(&self, request: &ReserveRequest) -> bool {
-        let index = self.index();
-        let usage = index.usage();
-        // Reserved bytes belong to saves that are being written: they count as if they were stored.
-        let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(request.bytes)
-            <= usage.capacity;
-        is_below_cap && !index.is_above_quota(request)
-    }
-
-    /// Brings the index and the ledger into agreement with the directory. `false` where that
-    /// failed, or was done a moment ago.
-    pub fn relist(&self) -> bool {
-        self.space.relist_throttle.run(&self.clock, || {
-            let listed = self.reconcile();
-            self.check_ledger();
-            listed
-        })
-    }
-
     /// Evicts until the index is below the cap, as far as chunks can be deleted.
     pub fn evict_to_cap(&self) {
         if !self.may_evict() {

@@ -22,6 +22,7 @@ mod direct_io;
 mod disk;
 mod file_system_probe;
 mod find_unindexed;
+mod follow_changes;
 pub mod footer;
 mod freshness;
 mod full_device_status;

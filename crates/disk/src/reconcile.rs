@@ -1,137 +1,28 @@
-//! Applies what peers publish and delete to the index, from the [change log](crate::changes) or from
-//! a listing of the directory.
-//!
-//! A record is only a hint: before the index changes, the file system is asked for the file. So a
-//! record may be read twice, in any order, or after the file changed again. Where records are
-//! missing, [`reconcile`](Shared::reconcile) compares the whole index with a listing, and then reads
-//! the log again from where it was when the listing began.
+//! Compares the whole index with a listing of the directory, where records of the
+//! [change log](crate::changes) are missing. Then reads the log again from where it was when the
+//! listing began.
 
-use kvtier_core::Event;
 use kvtier_index::Chunk;
-use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
 use crate::chunk_file_name;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// The most bytes of records that a lookup reads on its caller's thread; more are read on a thread
-/// of the tier.
-const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// How many files are entered while the index is locked.
 const ENTERED_AT_ONCE: usize = 4096;
 /// How many entries are compared with a listing while the index is locked.
 const COMPARED_AT_ONCE: usize = 4096;
 
 impl<M: Mover> Shared<M> {
-    /// Whether a lookup asks the file system for each name, because chunks of peers can be found only
-    /// by their names. Otherwise the change log lists them.
-    pub fn asks_names(&self) -> bool {
-        self.data_dir.foreign().is_some() || !self.changes.is_prompt()
-    }
-
-    /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Returns whether the
-    /// index agrees with the directory; where many records are new, none is read.
-    pub fn follow_few_changes(&self) -> bool {
-        !self.asks_names() && self.follow_up_to(INLINE_BYTES_MAX).is_complete
-    }
-
-    /// Follows the change log for [lookups in memory](crate::freshness). On a network mount that is
-    /// left to the rounds: it is slow there, and absent keys are asked for by name anyway.
-    pub fn follow_for_lookups(&self) {
-        if !self.asks_names() {
-            self.follow_changes();
-        }
-    }
-
-    /// Appends to the change log that a chunk was published or deleted. Foreign layouts have no such
-    /// log.
-    pub fn append_change(&self, record: Record) {
-        if self.data_dir.foreign().is_none() {
-            self.changes.append(record);
-        }
-    }
-
-    /// Applies what peers published and deleted until now. The caller holds no chunk's
-    /// [name](Shared::name).
-    pub fn follow_changes(&self) -> FollowOutcome {
-        self.follow_up_to(u64::MAX)
-    }
-
-    fn follow_up_to(&self, bytes_max: u64) -> FollowOutcome {
-        if self.data_dir.foreign().is_some() {
-            return FollowOutcome::default();
-        }
-        // Before the log is read: what is appended meanwhile may be missed.
-        let began_ms = self.now_ms();
-        let followed = self.changes.follow(bytes_max, |record| self.follow(record));
-        let begins_to_fail = self.changes.begins_to_fail(followed.is_err());
-        match followed {
-            Ok(followed) => {
-                if followed.records > 0 {
-                    self.listeners.notify();
-                }
-                let is_complete = !followed.is_more && !self.changes.has_missed();
-                if is_complete {
-                    self.freshness.agreed(began_ms);
-                }
-                FollowOutcome { records: followed.records, is_complete }
-            }
-            Err(e) => {
-                // Each lookup tries again; one report is enough.
-                if begins_to_fail {
-                    self.fault(format!(
-                        "cannot read the change log: {e}; the directory is listed instead"
-                    ));
-                }
-                FollowOutcome::default()
-            }
-        }
-    }
-
-    fn follow(&self, record: &Record) {
-        match record {
-            Record::Insert(chunk) => self.follow_insert(*chunk),
-            Record::Remove(digest) => {
-                self.space.ledger_check.explained(digest);
-                let known = self.index().known(digest).map(|entry| entry.chunk.len);
-                known.into_iter().for_each(|len| self.removed_by_another(digest, len));
-            }
-            _ => {}
-        }
-    }
-
-    /// Enters a chunk that a peer published, if its file exists.
-    fn follow_insert(&self, mut chunk: Chunk) {
-        let Chunk { digest, len, .. } = chunk;
-        let known_len = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk.len);
-        // Most records name what the index has, this process's own among them: no system call for
-        // those.
-        let is_suspect = self.index().is_suspect(&digest);
-        if (known_len(&digest) == Some(len) && !is_suspect)
-            || len == 0
-            || len > chunk_file_name::LEN_MAX
-        {
-            return;
-        }
-        // From here on no thread of this process changes the file or the entry.
-        let one = self.name(&digest);
-        let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
-        self.clear_corrupt_if_replaced(&digest, file);
-        if known_len(&digest).is_some_and(|known| known != len) {
-            // The comparison of two files takes the lock of the name itself.
-            drop(one);
-            return self.resolve_duplicate(&digest, len);
-        }
-        let mut index = self.index();
-        if index.is_known(&digest) || index.is_suspect(&digest) {
-            return;
-        }
-        chunk.bytes = chunk_file_name::file_len(len);
-        let _ = index.insert(chunk);
-        self.listeners.push(Event::Stored { key: digest, len });
-        drop(index);
-        self.learn_length(len);
+    /// Brings the index and the ledger into agreement with the directory. `false` where that
+    /// failed, or was done a moment ago.
+    pub fn relist(&self) -> bool {
+        self.space.relist_throttle.run(&self.clock, || {
+            let listed = self.reconcile();
+            self.check_ledger();
+            listed
+        })
     }
 
     /// Compares the index with a listing of the directory: enters new files and drops missing ones.
@@ -210,13 +101,4 @@ impl<M: Mover> Shared<M> {
     fn reported(&self, what: &str, done: std::io::Result<()>) -> bool {
         done.map_err(|e| self.fault(format!("cannot {what}: {e}"))).is_ok()
     }
-}
-
-/// The result of following the change log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FollowOutcome {
-    /// How many records were read.
-    pub records: usize,
-    /// The index agrees with the directory.
-    pub is_complete: bool,
 }

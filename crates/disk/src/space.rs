@@ -309,3 +309,15 @@ impl<M: Mover> Drop for SpaceReservation<M> {
         }
     }
 }
+
+impl<M: Mover> Shared<M> {
+    /// Whether the requested bytes fit below the cap and the quota without eviction, by the index.
+    fn fits(&self, request: &ReserveRequest) -> bool {
+        let index = self.index();
+        let usage = index.usage();
+        // Reserved bytes belong to saves that are being written: they count as if they were stored.
+        let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(request.bytes)
+            <= usage.capacity;
+        is_below_cap && !index.is_above_quota(request)
+    }
+}
