@@ -14,7 +14,7 @@ use kvtier_mem::{Arena, ArenaConfig};
 use crate::counters::add;
 use crate::data_dir::DataDir;
 use crate::direct_io::PAGE;
-use crate::layout::{self, Sweeper};
+use crate::layout::{self, ForeignScanner};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::op_threads::OpThreads;
@@ -36,7 +36,7 @@ pub struct Disk<M: Mover> {
     admission: Admission,
     threads: OpThreads,
     maintenance: Maintenance,
-    sweeper: Option<Sweeper<M>>,
+    scanner: Option<ForeignScanner<M>>,
 }
 
 impl<M: Mover> Disk<M> {
@@ -104,17 +104,17 @@ impl<M: Mover> Disk<M> {
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
         let clock = Arc::clone(admission.timers());
         let threads = OpThreads { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
-        let sweeper =
+        let scanner =
             // Other programs write into a foreign layout, and no change log says so: a thread looks
             // at the files.
-            shared.data_dir.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
-        let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
+            shared.data_dir.foreign().map(|_| ForeignScanner::start(&shared, config.sweep_every, listed));
+        let scanner = scanner.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
         let tasks = free_min_bytes
             .and_then(|free| MaintenanceTasks::new(&shared, reader, config.flush_every, free));
         let maintenance =
             tasks.and_then(Maintenance::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, admission, threads, maintenance, sweeper })
+        Ok(Disk { shared, admission, threads, maintenance, scanner })
     }
 
     /// The mover.
@@ -365,8 +365,8 @@ impl<M: Mover> Drop for Disk<M> {
         self.shared.mover.close();
         self.threads.pool.close();
         self.threads.syncer.close();
-        if let Some(sweeper) = &self.sweeper {
-            sweeper.close();
+        if let Some(scanner) = &self.scanner {
+            scanner.close();
         }
         // Last: its final round writes the journal and the snapshot of all that happened before.
         self.maintenance.close();

@@ -30,11 +30,11 @@ impl<M: Mover> Shared<M> {
     pub fn reconcile(&self) -> bool {
         let missed = self.changes.missed();
         if let Some(foreign) = self.data_dir.foreign() {
-            let is_swept = self.reported("sweep the directory", self.sweep(foreign));
-            if is_swept {
+            let is_scanned = self.reported("sweep the directory", self.scan_foreign(foreign));
+            if is_scanned {
                 self.changes.settle(missed);
             }
-            return is_swept;
+            return is_scanned;
         }
         // Like `missed` above, read before the listing begins: what changes during it is read
         // again, and what is missed during it is not settled.

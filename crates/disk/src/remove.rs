@@ -99,8 +99,8 @@ impl<M: Mover> Shared<M> {
         match self.data_dir.delete(digest, 0) {
             Ok(there) => {
                 if there {
-                    // The ledger may or may not count the file: a sweep recounts.
-                    foreign.request_sweep(|request| request.now = true);
+                    // The ledger may or may not count the file: a scan recounts.
+                    foreign.request_scan();
                     self.append_change(Record::Remove(*digest));
                 }
                 there

@@ -68,7 +68,7 @@ impl DataDir {
         // Before anything is made or locked, and again under the lock.
         manifest::refuse_other_formats(root)?;
         // Directories of killed probes and benchmarks hold space, and no process needs them.
-        scratch::sweep(root);
+        scratch::delete_leftovers(root);
         internal_files::make_own(&own).map_err(at("create", &own))?;
         let mut damage = repair_within(&own, OPEN_WAIT_MAX).map_err(at("create", &own))?;
         let registration =

@@ -24,7 +24,7 @@ impl Scratch {
     /// Removes those of dead processes first.
     pub fn new(root: &Path, what: &str) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
-        sweep(root);
+        delete_leftovers(root);
         loop {
             let n = MADE.fetch_add(1, Ordering::Relaxed);
             let path = root.join(format!(".kvtier-{what}.{}.{n}", std::process::id()));
@@ -33,7 +33,7 @@ impl Scratch {
                 other => other?,
             }
             let lock = File::open(&path)?;
-            // A file system without locks is never swept.
+            // Without locks, leftovers are never deleted.
             let _ = lock.lock();
             // Another process may have removed it before it was locked.
             if fs::metadata(&path)
@@ -64,7 +64,7 @@ pub fn is_scratch(name: &OsStr) -> bool {
 }
 
 /// Removes the scratch directories of dead processes. Those that cannot be removed stay.
-pub fn sweep(root: &Path) {
+pub fn delete_leftovers(root: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_scratch(&entry.file_name())) {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

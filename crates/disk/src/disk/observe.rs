@@ -15,9 +15,9 @@ impl<M: Mover> Observe for Disk<M> {
         let index = self.shared.index();
         let all = index.usage();
         let quarantine_bytes = self.shared.space.quarantine_bytes.load(Ordering::Relaxed);
-        // Before the first sweep the lengths of a foreign layout's files are unknown: no usage is
+        // Before the first scan the lengths of a foreign layout's files are unknown: no usage is
         // better than a wrong one.
-        let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
+        let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_scanned);
         let used = is_counted.then_some(all.used + quarantine_bytes);
         let tenants = index.tenants().map(|(id, totals)| {
             TenantUsage::new(self.shared.tenants.name(id), totals.bytes, totals.entries)

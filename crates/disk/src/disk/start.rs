@@ -39,7 +39,7 @@ pub fn open_dir_state(
     let listing = Listing::begin(&data_dir).map_err(&failed)?;
     let duplicate_bytes = list_into(&data_dir, &mut index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
-    // The bytes in a foreign layout are not counted yet; its sweep checks the cap.
+    // The bytes in a foreign layout are not counted yet; its scan checks the cap.
     let manifest = match data_dir.foreign() {
         None => data_dir.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
         Some(_) => data_dir.edit_manifest(data_dir::OPEN_WAIT_MAX, |_| Ok(()))?,

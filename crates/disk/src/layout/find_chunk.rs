@@ -109,7 +109,7 @@ impl<M: Mover> Shared<M> {
                 let _ =
                     index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
                 // Another program may have written it, or a peer of ours, which counted it. The
-                // next sweep recounts.
+                // next scan recounts.
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
                 self.listeners.push(Event::Stored {
                     key: *key.digest(),

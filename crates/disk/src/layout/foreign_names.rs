@@ -1,10 +1,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{Digest, Key, KeyId, Namespace, VllmRunConfig};
 
+use super::scan_requests::ScanRequests;
 use super::tensor_shapes::TensorShapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
@@ -18,13 +19,13 @@ pub struct Foreign {
     /// The namespace of all chunks: the configured one, else that of the first key. File names contain
     /// only its salt.
     namespace: OnceLock<Arc<Namespace>>,
-    /// File names by key, for eviction and the sweep, which have only digests.
+    /// File names by key, for eviction and the scan, which have only digests.
     names: RwLock<HashMap<Digest, Arc<str>>>,
-    /// Chunks that were found since the last sweep: another program may have written them, and then
+    /// Chunks that were found since the last scan: another program may have written them, and then
     /// the ledger does not count them.
     uncounted: Mutex<HashSet<Digest>>,
     /// The sizes of all files are known.
-    swept: AtomicBool,
+    is_scanned: AtomicBool,
     /// The cap was agreed on: it is above the stored bytes, or may delete chunks.
     agreed: AtomicBool,
     /// Whether a cap may delete chunks that were stored before.
@@ -35,17 +36,10 @@ pub struct Foreign {
     pub(super) shapes: TensorShapes,
     /// The configuration of the vLLM engine whose chunks these are, if only they are served.
     run_config: Option<Arc<VllmRunConfig>>,
-    /// Wakes the sweep.
-    pub sweep_request: (Mutex<SweepRequest>, Condvar),
-    /// One sweep at a time.
-    pub sweeping: Mutex<()>,
-}
-
-/// A request to the sweep's thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SweepRequest {
-    pub now: bool,
-    pub stop: bool,
+    /// Requests to the thread that scans the directory.
+    pub(super) scan_requests: ScanRequests,
+    /// One scan at a time.
+    pub(super) one_scan: Mutex<()>,
 }
 
 impl Foreign {
@@ -57,13 +51,13 @@ impl Foreign {
             namespace: config.namespace.clone().map_or_else(OnceLock::new, OnceLock::from),
             names: RwLock::default(),
             uncounted: Mutex::default(),
-            swept: AtomicBool::new(false),
+            is_scanned: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
             shapes: TensorShapes::new(config.chunk_shape.clone()),
             run_config: config.vllm_run_config.clone(),
-            sweep_request: Default::default(),
-            sweeping: Mutex::default(),
+            scan_requests: ScanRequests::default(),
+            one_scan: Mutex::default(),
         }
     }
 
@@ -94,7 +88,7 @@ impl Foreign {
         });
         // Files that were skipped for want of a namespace are looked at now.
         if first {
-            self.request_sweep(|request| request.now = true);
+            self.request_scan();
         }
         // A namespace with salts as tenants has one namespace for each salt, so the key's own salt
         // is applied first.
@@ -179,7 +173,7 @@ impl Foreign {
 
     /// Whether eviction is allowed: sizes are known, and chunks above the cap may be deleted.
     pub fn may_evict(&self) -> bool {
-        self.is_swept() && self.agreed.load(Ordering::Acquire)
+        self.is_scanned() && self.agreed.load(Ordering::Acquire)
     }
 
     pub fn set_agreed(&self) {
@@ -187,12 +181,12 @@ impl Foreign {
     }
 
     /// Whether the sizes of all files are known, and with them the usage.
-    pub fn is_swept(&self) -> bool {
-        self.swept.load(Ordering::Acquire)
+    pub fn is_scanned(&self) -> bool {
+        self.is_scanned.load(Ordering::Acquire)
     }
 
-    pub fn set_swept(&self) {
-        self.swept.store(true, Ordering::Release);
+    pub fn set_scanned(&self) {
+        self.is_scanned.store(true, Ordering::Release);
     }
 
     /// Notes that a save's facts could not be kept. Returns whether this is the first time.
@@ -207,7 +201,7 @@ impl Foreign {
 
     /// A summary for the operator.
     pub fn describe(&self) -> String {
-        let known = match (self.is_swept(), self.may_evict()) {
+        let known = match (self.is_scanned(), self.may_evict()) {
             (false, _) => "; usage unknown and no eviction until all files were checked",
             (_, false) => {
                 "; it holds more than the cap, and nothing is evicted unless shrink allows it"
@@ -227,9 +221,8 @@ impl Foreign {
         format!("layout {}{known}{facts}{shape}", self.layout)
     }
 
-    /// Changes the request and wakes the sweep.
-    pub fn request_sweep(&self, what: impl Fn(&mut SweepRequest)) {
-        what(&mut self.sweep_request.0.lock().unwrap_or_else(PoisonError::into_inner));
-        self.sweep_request.1.notify_all();
+    /// Makes the thread scan the directory now.
+    pub fn request_scan(&self) {
+        self.scan_requests.change(|request| request.now = true);
     }
 }

@@ -1,6 +1,6 @@
-//! The sweep of a foreign directory. At the start, names show which chunks are stored. In the
-//! background and periodically, each file shows its length, since other programs write and delete
-//! there.
+//! The scan of a foreign directory; it deletes nothing. At the start, names show which chunks are
+//! stored. In the background and every `sweep_every`, each file shows its length, since other
+//! programs write and delete there.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,6 +14,7 @@ use kvtier_key::{Digest, Key};
 
 use super::Foreign;
 use super::find_chunk::FoundChunk;
+use super::scan_requests::ScanRequests;
 use crate::history;
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -21,13 +22,13 @@ use crate::shared::Shared;
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;
 
-/// The thread that sweeps.
-pub struct Sweeper<M: Mover> {
+/// The thread that scans.
+pub struct ForeignScanner<M: Mover> {
     shared: Arc<Shared<M>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl<M: Mover> Sweeper<M> {
+impl<M: Mover> ForeignScanner<M> {
     /// Starts the thread. `listed`: the names were listed already.
     pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
         let theirs = Arc::clone(shared);
@@ -37,14 +38,14 @@ impl<M: Mover> Sweeper<M> {
                 run(&theirs, foreign, every, listed);
             }
         })?;
-        Ok(Sweeper { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
+        Ok(ForeignScanner { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
     }
 
     /// Ends the thread. A listener may drop the tier on this very thread: then it ends after this
     /// returns.
     pub fn close(&self) {
         if let Some(foreign) = self.shared.data_dir.foreign() {
-            foreign.request_sweep(|request| request.stop = true);
+            foreign.scan_requests.change(|request| request.stop = true);
         }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
             && thread.thread().id() != std::thread::current().id()
@@ -54,27 +55,27 @@ impl<M: Mover> Sweeper<M> {
     }
 }
 
-impl<M: Mover> Drop for Sweeper<M> {
+impl<M: Mover> Drop for ForeignScanner<M> {
     /// Ends the thread of a tier whose open failed. It keeps the tier's state alive.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl<M: Mover> fmt::Debug for Sweeper<M> {
+impl<M: Mover> fmt::Debug for ForeignScanner<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sweeper")
+        f.write_str("ForeignScanner")
     }
 }
 
 fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut listed: bool) {
-    let (request, wake) = &foreign.sweep_request;
+    let ScanRequests { request, wake } = &foreign.scan_requests;
     loop {
         if foreign.namespace().is_some() {
             if !std::mem::replace(&mut listed, true) {
                 shared.report_failure(shared.list_foreign(foreign), "list the directory");
             }
-            shared.report_failure(shared.sweep(foreign), "sweep the directory");
+            shared.report_failure(shared.scan_foreign(foreign), "sweep the directory");
             shared.evict_to_cap();
         }
         let mut requested = request.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,17 +136,17 @@ impl<M: Mover> Shared<M> {
 
     /// Checks every file: enters new chunks, drops missing ones, corrects lengths, and recounts the
     /// ledger.
-    pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
-        // The thread's sweep, and those that a full ledger or a missed record asks for, run one
+    pub fn scan_foreign(&self, foreign: &Foreign) -> io::Result<()> {
+        // The thread's scan, and those that a full ledger or a missed record asks for, run one
         // after the other.
-        let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = foreign.one_scan.lock().unwrap_or_else(PoisonError::into_inner);
         let mut seen = HashSet::new();
         let mut first_error = None;
         let mut errors = 0_u64;
         self.data_dir.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
-            // A file that cannot be read must not end the sweep, and with it eviction.
-            let there = self.sweep_one(foreign, &key, name).unwrap_or_else(|e| {
+            // A file that cannot be read must not end the scan, and with it eviction.
+            let there = self.scan_one(foreign, &key, name).unwrap_or_else(|e| {
                 errors += 1;
                 first_error.get_or_insert_with(|| format!("cannot read {name}: {e}"));
                 true
@@ -172,8 +173,8 @@ impl<M: Mover> Shared<M> {
             foreign.forget_uncounted();
             self.recount(true)?;
         }
-        let first = !foreign.is_swept();
-        foreign.set_swept();
+        let first = !foreign.is_scanned();
+        foreign.set_scanned();
         // Only now the bytes are known, so the cap is compared with them as at the start of layout
         // `kvtier`.
         if !foreign.may_evict() && !self.data_dir.is_read_only() {
@@ -190,7 +191,7 @@ impl<M: Mover> Shared<M> {
 
     /// Checks one file; `false` when it is no chunk. A chunk whose facts cannot be read is entered as
     /// unverified.
-    fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
+    fn scan_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
         let Some(bytes) = self.data_dir.bytes_on_disk(key.digest(), 0)?.filter(|bytes| *bytes > 0)
@@ -224,7 +225,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Drops chunks that the sweep did not see, if their files are missing.
+    /// Drops chunks that the scan did not see, if their files are missing.
     fn forget_all_but(&self, seen: &HashSet<u64>) {
         let mut cursor = Some(SlotCursor::default());
         let mut gone = Vec::<Digest>::new();

@@ -93,7 +93,7 @@ pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHead
 /// Why a chunk can have no header.
 #[derive(Debug)]
 pub enum Unshaped {
-    /// The shape is unknown, and the sweep may still find it.
+    /// The shape is unknown, and the scan may still find it.
     Yet,
     /// The shape cannot be found with this configuration.
     Never(Error),
@@ -129,9 +129,9 @@ impl Foreign {
         };
         match header {
             Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
-            // The sweep may still find a file that states the shape.
-            Ok(None) if !self.is_swept() => Err(Unshaped::Yet),
-            // After the sweep no file here states it: a file without a header would be invisible
+            // The scan may still find a file that states the shape.
+            Ok(None) if !self.is_scanned() => Err(Unshaped::Yet),
+            // After the scan no file here states it: a file without a header would be invisible
             // for LMCache, so the save is refused.
             Ok(None) => Err(refused(UNKNOWN.into())),
             Err(why) => Err(refused(why)),

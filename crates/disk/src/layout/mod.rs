@@ -11,6 +11,7 @@ mod foreign_names;
 mod foreign_scan;
 pub mod headers;
 mod lengths;
+mod scan_requests;
 mod tensor_shapes;
 mod vllm_config_file;
 pub mod xattr_facts;
@@ -24,7 +25,7 @@ use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use foreign_load::{begin as begin_load, behind};
 pub use foreign_names::Foreign;
-pub use foreign_scan::Sweeper;
+pub use foreign_scan::ForeignScanner;
 pub use headers::Unshaped;
 pub use vllm_config_file::{agree_on_run_config, find_run_config};
 pub use xattr_facts::{Verify, probe_facts};

@@ -48,7 +48,7 @@ impl<M: Mover> Shared<M> {
     /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger::check::LedgerCheck::moving) since it
     /// removed the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
-        // In a foreign layout the sweep counts.
+        // In a foreign layout the scan counts.
         if self.data_dir.foreign().is_some() || self.data_dir.is_read_only() {
             return;
         }
@@ -115,7 +115,7 @@ impl<M: Mover> Shared<M> {
     /// Compares the ledger with the directory, and recounts if they differ. Small differences are
     /// ignored while peers change both.
     pub fn check_ledger(&self) {
-        // In a foreign layout the sweep counts.
+        // In a foreign layout the scan counts.
         if self.data_dir.foreign().is_some() {
             return;
         }

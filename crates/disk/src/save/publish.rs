@@ -201,7 +201,7 @@ impl<M: Mover> Shared<M> {
         let digest = key.digest();
         let Some(foreign) = self.data_dir.foreign() else { return self.data_dir.file_len(len) };
         foreign.learn(key);
-        // One name for all lengths. What another program wrote there since the last sweep is not
+        // One name for all lengths. What another program wrote there since the last scan is not
         // counted.
         let is_counted = !foreign.is_uncounted(digest);
         let bytes = self.data_dir.bytes_on_disk(digest, len).ok().flatten();
