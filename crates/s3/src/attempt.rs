@@ -10,14 +10,15 @@ use crate::error::{Error, ErrorKind};
 use crate::http::{
     BodyBuffer, BodyFraming, BodySink, Opened, ResponseHead, Sent, StreamEnd, Transport,
 };
-use crate::op_context;
+use crate::local_clock::Instant;
+use crate::op_history;
 use crate::region::Destination;
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::request_log::LoggedRequest;
 use crate::retry::{
     Admission, AttemptError, RequestClass, RequestPermit, RetryAction, StoreRefusal, classify,
 };
-use crate::time::{Instant, Stamp};
+use crate::time_formats::Stamp;
 use crate::xml::ErrorDocument;
 
 /// An error's body is read no further than this.
@@ -86,7 +87,7 @@ impl Inner {
         let class = request.class();
         let (credentials, permit) = self.admit(request, queue).await?;
         let now = Instant::now();
-        op_context::request_sent(now);
+        op_history::request_sent(now);
         self.recheck_region(now);
         let destination = self.destination_for(request);
         let (mut transport, sent_at) = match self.pool.reuse(&destination.target, now) {
@@ -96,7 +97,7 @@ impl Inner {
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body =
-            request.payload == Payload::Bulk && (self.signs_bodies() || op_context::signs_bodies());
+            request.payload == Payload::Bulk && (self.signs_bodies() || op_history::signs_bodies());
         let signing = Signing {
             endpoint: &destination.endpoint,
             credentials: &credentials,
@@ -192,7 +193,7 @@ impl Inner {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
                 }
                 RetryAction::RenewCredentials | RetryAction::CorrectClock
-                    if op_context::mark_remedied(&failure.retry)
+                    if op_history::mark_remedied(&failure.retry)
                         && self.destinations.on_failure(destination) =>
                 {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::checksum::Checksum;
-use crate::clock::ServerClock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
 use crate::creds::cache::{BASE_PAUSE_MAX, CredentialCache, SESSION_PAUSE_MAX};
@@ -17,12 +16,13 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::features::{FeatureSupport, LastSeen};
 use crate::http::{ConnectionPool, Dialer};
-use crate::op_context::{OP_CONTEXT, OpContext};
+use crate::local_clock::Instant;
+use crate::op_history::{OP_HISTORY, OpHistory};
 use crate::ops::{LastProbe, Listings};
 use crate::region::{Destination, Destinations};
 use crate::request::Request;
 use crate::retry::{Breakers, ConcurrencyLimits, RequestClass, RetryBudget};
-use crate::time::Instant;
+use crate::store_clock::StoreClock;
 
 /// A client of one bucket. Clones share everything but the deadline.
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub limits: ConcurrencyLimits,
     pub breakers: Breakers,
     pub budget: RetryBudget,
-    pub clock: ServerClock,
+    pub clock: StoreClock,
     pub counters: Counters,
     pub base: CredentialCache,
     pub session: CredentialCache,
@@ -108,7 +108,7 @@ impl Client {
             limits: ConcurrencyLimits::new(config.requests_max),
             breakers: Breakers::new(),
             budget: RetryBudget::new(),
-            clock: ServerClock::default(),
+            clock: StoreClock::default(),
             counters: Counters::default(),
             base: CredentialCache::new(BASE_PAUSE_MAX),
             session: CredentialCache::new(SESSION_PAUSE_MAX),
@@ -232,7 +232,7 @@ impl Client {
         };
         // The context outlives the future, so that a deadline can still report the last failure.
         let mut work =
-            std::pin::pin!(OP_CONTEXT.scope(RefCell::new(OpContext::starting(start)), work));
+            std::pin::pin!(OP_HISTORY.scope(RefCell::new(OpHistory::starting(start)), work));
         let result = match end {
             // An operation without time left is not started.
             Some(end) if end <= start => {
@@ -254,7 +254,7 @@ impl Client {
         Err(error.with_op(op).with_attempts(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, class: RequestClass, start: Instant, context: OpContext) -> Error {
+    fn out_of_time(&self, class: RequestClass, start: Instant, context: OpHistory) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.class(class);
         counters.deadlines.one();

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// How long a store counts as one without conditional PUTs before they are tried again.
 pub const CONDITIONAL_PUTS_RECHECK: Duration = Duration::from_secs(600);

@@ -5,12 +5,12 @@ use zeroize::Zeroizing;
 use crate::creds::Credentials;
 use crate::endpoint::{Endpoint, Style};
 use crate::error::{Error, ErrorKind, Result};
-use crate::head_writer::{HeadWriter, Http1Head, Http2Head, decimal, put};
 use crate::http::Transport;
 use crate::percent_encode;
+use crate::request_head::{HeadWriter, Http1Head, Http2Head, decimal, put};
 use crate::retry::RequestClass;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
-use crate::time::Stamp;
+use crate::time_formats::Stamp;
 
 /// The longest key that S3 allows, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;

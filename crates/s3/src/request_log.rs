@@ -1,7 +1,7 @@
 //! Logs requests and their answers.
 
 use crate::error::Error;
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// What the log shows of a request.
 #[derive(Debug)]

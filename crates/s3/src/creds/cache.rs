@@ -18,7 +18,7 @@
 //! [`CredentialCache::forget`] drops credentials that the store refused, but only those that are
 //! still cached: a late refusal of older ones drops nothing. Credentials that never worked, or that
 //! were dropped just before, stay for a while. A store that refuses all credentials would otherwise
-//! cause a fetch with every request. Their requests are bounded by [`Refusals`].
+//! cause a fetch with every request. Their requests are bounded by [`RefusalBackoff`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,9 +29,9 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::creds::Credentials;
-use crate::creds::refusals::Refusals;
+use crate::creds::refusal_backoff::RefusalBackoff;
 use crate::error::{Error, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth
 /// of their life.
@@ -71,7 +71,7 @@ pub struct CredentialCache {
     guard: Arc<tokio::sync::Mutex<()>>,
     failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,
-    refusals: Refusals,
+    refusals: RefusalBackoff,
 }
 
 /// A failed fetch. Callers that waited for it get its error instead of fetching one after the
@@ -120,7 +120,7 @@ impl CredentialCache {
     /// Nothing yet. Pauses between failures grow to `pause_max`.
     pub fn new(pause_max: Duration) -> Self {
         let (cached, dropped, guard, failed, renewing) = Default::default();
-        let refusals = Refusals::default();
+        let refusals = RefusalBackoff::default();
         CredentialCache { pause_max, cached, dropped, guard, failed, renewing, refusals }
     }
 

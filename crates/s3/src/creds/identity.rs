@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Request, Signer};
 use crate::response_check;
 use crate::retry::AttemptError;
-use crate::time::iso;
+use crate::time_formats::iso;
 use crate::xml;
 
 /// The longest time that a fetch of credentials may take.

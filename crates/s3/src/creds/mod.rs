@@ -1,12 +1,12 @@
 //! Credentials that sign requests, and their sources.
 
-pub(crate) mod cache;
 #[cfg(feature = "aws-config")]
-mod chain;
+mod aws_sdk_chain;
+pub(crate) mod cache;
 mod env;
 pub(crate) mod identity;
 mod profile;
-mod refusals;
+mod refusal_backoff;
 mod source;
 
 use std::fmt;
@@ -19,10 +19,10 @@ use zeroize::Zeroizing;
 
 use crate::error::Result;
 use crate::sign::{Keyring, Parts, Scope, authorize};
-use crate::time::Stamp;
+use crate::time_formats::Stamp;
 
 #[cfg(feature = "aws-config")]
-pub use chain::{AwsChain, ChainConfig, discover};
+pub use aws_sdk_chain::{AwsChain, ChainConfig, discover};
 pub use env::from_env;
 pub use profile::from_profile;
 pub use source::{Source, find, locate};

@@ -2,7 +2,7 @@
 
 mod aws;
 mod parse;
-mod provider;
+mod provider_defaults;
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::Target;
 
 use aws::AwsHost;
-pub use provider::{Conditional, Provider};
+pub use provider_defaults::{Conditional, Provider};
 
 /// Where the bucket's name goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

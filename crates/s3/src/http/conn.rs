@@ -14,13 +14,13 @@ use tokio::io::AsyncWrite;
 use zeroize::Zeroizing;
 
 use super::dial::Target;
-use super::low_water::LowWater;
 use super::read_buffer::{READ_BYTES, ReadBuffer};
+use super::receive_low_water::LowWater;
 use super::response_head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
 use super::stall_timeout::StallTimeout;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// One answer has no more interim answers before it, ...
 const INTERIM_MAX: usize = 64;

@@ -12,8 +12,8 @@ use super::stream::Stream;
 use super::tls::{RootCerts, Tls, TlsConfigCache, TlsOptions};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
+use crate::local_clock::Instant;
 use crate::probe::Connection;
-use crate::time::Instant;
 
 /// The most addresses of one name that are tried for one connection.
 const TRIES_MAX: usize = 3;
@@ -258,8 +258,14 @@ mod tests {
             let stream = dialer(http2).connect(&target).await.unwrap();
             assert!(stream.tcp().nodelay().unwrap());
         }
-        for direct in super::super::tls::pair::DIRECT {
-            assert!(super::super::tls::pair::dialed(*direct).await.tcp().nodelay().unwrap());
+        for direct in super::super::tls::test_connection_pair::DIRECT {
+            assert!(
+                super::super::tls::test_connection_pair::dialed(*direct)
+                    .await
+                    .tcp()
+                    .nodelay()
+                    .unwrap()
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// A name is asked again after this long; S3 changes its answers every few seconds.
 const REFRESH_AFTER: Duration = Duration::from_secs(10);

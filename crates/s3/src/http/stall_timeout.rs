@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::unconstrained;
 use tokio::time::{Sleep, sleep};
 
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// How long a connection waits while nothing moves. One timer serves all its waits, and only when
 /// there is nothing to do but wait: to set it anew costs far less than to make another.

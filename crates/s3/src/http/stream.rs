@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::unconstrained;
 
-use super::tls::TlsSession;
+use super::tls::TlsStream;
 
 /// What HTTP/2 is given at a time under TLS: a record.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -16,7 +16,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsSession>),
+    Tls(Box<TlsStream>),
 }
 
 impl Stream {

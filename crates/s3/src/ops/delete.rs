@@ -5,10 +5,10 @@ use super::is_missing;
 use crate::checksum::{Checksum, md5};
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::local_clock::Instant;
 use crate::request::Request;
 use crate::response_check;
 use crate::retry::{AttemptError, RequestClass};
-use crate::time::Instant;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 4 << 20;

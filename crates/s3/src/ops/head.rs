@@ -6,10 +6,10 @@ use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, Result};
 use crate::http::ResponseHead;
-use crate::op_context;
+use crate::op_history;
 use crate::request::Request;
 use crate::retry::{RequestClass, RetryState};
-use crate::time::http_date;
+use crate::time_formats::http_date;
 
 use super::head_probe::{HeadProbe, is_unexplained};
 use super::is_missing;
@@ -95,7 +95,7 @@ impl Inner {
         refusal: Error,
     ) -> Result<CollectedResponse> {
         let mut last = self.head_probe.lock().await;
-        let known = last.as_ref().and_then(|probe| probe.repeats(op_context::op_began()));
+        let known = last.as_ref().and_then(|probe| probe.repeats(op_history::op_began()));
         let helped = match known {
             Some(helped) => helped,
             None => {

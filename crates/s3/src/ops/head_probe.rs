@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// The least time from one probe to the next.
 const PROBE_EVERY: Duration = Duration::from_secs(10);

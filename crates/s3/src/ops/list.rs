@@ -7,7 +7,7 @@ use crate::percent_encode;
 use crate::request::Request;
 use crate::response_check;
 use crate::retry::{AttemptError, RequestClass};
-use crate::time::{http_date, iso};
+use crate::time_formats::{http_date, iso};
 use crate::xml;
 
 /// A page of 1000 keys of 1024 bytes, each byte written with three, fits.

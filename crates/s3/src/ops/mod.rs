@@ -1,7 +1,6 @@
 //! The operations on a bucket and its objects.
 
 mod bucket;
-mod bytes;
 mod concurrent;
 mod delete;
 mod get;
@@ -12,6 +11,7 @@ mod list;
 mod list_cycles;
 mod multipart;
 mod put;
+mod put_get_bytes;
 mod ranges;
 
 pub use concurrent::try_for_each_concurrent;

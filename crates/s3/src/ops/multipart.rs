@@ -13,7 +13,7 @@ use crate::request::{Payload, Request};
 use crate::response_check;
 use crate::retry::RetryState;
 use crate::retry::{AttemptError, RequestClass};
-use crate::time::http_date;
+use crate::time_formats::http_date;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;

@@ -9,8 +9,8 @@ use super::head::Object;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::BodyBuffer;
+use crate::local_clock::Instant;
 use crate::retry::RequestClass;
-use crate::time::Instant;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower

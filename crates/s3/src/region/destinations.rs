@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::http::Target;
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// A region that was learned is used for this long. Then the configured endpoint is asked again, by
 /// one request more.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::attempt::QueueMode;
 use crate::client::Inner;
+use crate::local_clock::Instant;
 use crate::region::Destination;
 use crate::request::Request;
 use crate::retry::{AttemptError, RetryAction};
-use crate::time::Instant;
 
 /// The answer is waited for no longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(10);

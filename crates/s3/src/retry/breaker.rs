@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::RequestClass;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// This many failures in a row open it.
 const FAILURES_TO_OPEN: u32 = 8;

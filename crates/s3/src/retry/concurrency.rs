@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::RequestClass;
 use crate::counters::Counters;
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// One cut in this time: the answers to one overload arrive together.
 const CUT_EVERY: Duration = Duration::from_millis(100);

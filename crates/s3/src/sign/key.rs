@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use zeroize::Zeroizing;
 
 use super::hmac::hmac;
-use crate::time::Stamp;
+use crate::time_formats::Stamp;
 
 /// Who signs, where and for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ mod key;
 
 use sha2::{Digest, Sha256};
 
-use crate::time::Stamp;
+use crate::time_formats::Stamp;
 pub use key::{Keyring, Scope};
 
 /// The hash of an empty body.
@@ -159,8 +159,8 @@ pub fn sha256_hex(body: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod botocore;
+mod aws_suite_tests;
 #[cfg(test)]
-mod suite;
+mod botocore_tests;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use tokio::task::coop;
 use super::{Conn, broken, nonsense, stalled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body_sink::BodySink;
-use crate::http::low_water::LowWater;
+use crate::http::receive_low_water::LowWater;
 use crate::http::response_head::{BodyFraming, HEAD_BYTES_MAX};
 use crate::http::stall_timeout::StallTimeout;
 use crate::http::stream::Stream;

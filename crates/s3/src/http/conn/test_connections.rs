@@ -3,7 +3,7 @@
 use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::tls::pair::{ALL, DIRECT, pair};
+use super::super::tls::test_connection_pair::{ALL, DIRECT, pair};
 use super::*;
 
 /// The server's end.

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::body_sink::{BodyBuffer, BodySink};
-use super::super::tls::pair::{DIRECT, narrow};
+use super::super::tls::test_connection_pair::{DIRECT, narrow};
 use super::*;
 
 const LEN: usize = 5000;

@@ -15,7 +15,7 @@ use super::super::response_head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
 use super::send_buffers::{FramePiece, Stock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// What the server may send of one body before we fetch it: most bodies whole.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;

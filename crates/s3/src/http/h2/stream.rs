@@ -17,7 +17,7 @@ use super::super::response_head::{BodyFraming, ResponseHead};
 use super::connection::Http2Connection;
 use super::send_buffers::{self, FramePiece};
 use crate::error::{Error, ErrorKind, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 type ResponseResult = Result<Response<RecvStream>, h2::Error>;
 

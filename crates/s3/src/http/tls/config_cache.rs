@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::look_turns::{LookTurn, LookTurns};
 use super::{RootCerts, Tls};
 use crate::error::{Error, ErrorKind, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// Because of a server that is not trusted, certificates are read again at most this often.
 const REREAD_MIN: Duration = Duration::from_secs(10);

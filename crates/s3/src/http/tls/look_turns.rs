@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// A look that runs for this long counts as hanging. A local file takes less than a millisecond,
 /// and a server of files that restarts some seconds.

@@ -3,14 +3,14 @@
 mod buffers;
 mod config_cache;
 #[cfg(feature = "tls-direct")]
-mod direct;
+mod direct_records;
 mod look_turns;
-#[cfg(test)]
-pub mod pair;
 #[cfg(feature = "tls-direct")]
 mod record;
 mod rustls_records;
-mod session;
+#[cfg(test)]
+pub mod test_connection_pair;
+mod tls_stream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use tokio::net::TcpStream;
 
 pub use self::config_cache::{TlsConfigCache, TlsOptions};
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
-pub use self::direct::scripted_server::play as fuzz_records;
-pub use self::session::TlsSession;
+pub use self::direct_records::test_server::play as fuzz_records;
+pub use self::tls_stream::TlsStream;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Secured;
@@ -72,7 +72,8 @@ impl Tls {
         };
         if direct {
             #[cfg(feature = "tls-direct")]
-            if !direct::KernelSecrets::is_open(&tls.config.crypto_provider().cipher_suites) {
+            if !direct_records::KernelSecrets::is_open(&tls.config.crypto_provider().cipher_suites)
+            {
                 let what = "the TLS provider gives no keys away: set tls_direct to false, or take another provider";
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
@@ -121,14 +122,14 @@ impl Tls {
         })
     }
 
-    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsSession> {
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsStream> {
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|e| {
             Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e)
         })?;
-        let handshake = TlsSession::connect(Arc::clone(&self.config), name, tcp).await;
+        let handshake = TlsStream::connect(Arc::clone(&self.config), name, tcp).await;
         let handshake =
-            if self.direct { handshake.and_then(TlsSession::go_direct) } else { handshake };
+            if self.direct { handshake.and_then(TlsStream::go_direct) } else { handshake };
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             // Not retried on another address, which has the same certificate; but the CA bundle may

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Waker};
 
-use super::scripted_server::{Client, Ladder, Server, keys, play};
+use super::test_server::{Client, Ladder, Server, keys, play};
 use super::*;
 
 const LENS: [usize; 2] = [100, 40_000];
@@ -41,7 +41,7 @@ fn said(client: &mut Client, mut keys: RecordKeys) -> Vec<(u8, Vec<u8>)> {
         at += HEADER_BYTES + len;
         if kind == HANDSHAKE {
             generation += 1;
-            keys = scripted_server::keys(1, generation);
+            keys = test_server::keys(1, generation);
         }
     }
     assert_eq!(at, bytes.len());

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::time::Instant;
+use crate::local_clock::Instant;
 
 /// This many refusals in a row are no reason to pause.
 const FREE: u32 = 16;
@@ -22,13 +22,13 @@ const FREE: u32 = 16;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest, so that credentials that work again are noticed soon.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Refusals that are this long ago count no more. While a store refuses, one request in
+/// RefusalBackoff that are this long ago count no more. While a store refuses, one request in
 /// [`PAUSE_MAX`] is refused again, so this is a store that does not.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
 /// The refusals of the credentials of one cache.
 #[derive(Debug, Default)]
-pub struct Refusals {
+pub struct RefusalBackoff {
     /// There was one since the last success.
     any: AtomicBool,
     state: Mutex<State>,
@@ -45,7 +45,7 @@ struct State {
     last: Option<Error>,
 }
 
-impl Refusals {
+impl RefusalBackoff {
     /// Lets a request pass.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_being_refused_passes_less_and_less_and_at_once_when_it_works() {
-        let refusals = Refusals::default();
+        let refusals = RefusalBackoff::default();
         let mut now = Instant::now();
         let mut passed = 0;
         for _ in 0..10_000 {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn requests_that_pass_and_say_nothing_stop_no_others() {
-        let refusals = Refusals::default();
+        let refusals = RefusalBackoff::default();
         let now = Instant::now();
         (0..FREE).for_each(|_| refusals.note(now, &refusal()));
         assert!(refusals.admit(now).is_err());
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn answers_that_are_no_refusals_end_it_though_they_are_no_success() {
-        let refusals = Refusals::default();
+        let refusals = RefusalBackoff::default();
         let mut now = Instant::now();
         (0..FREE).for_each(|_| refusals.note(now, &refusal()));
         // From now on the store answers 404, which reports nothing.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_few_refusals_at_once_are_none_in_a_row() {
-        let refusals = Refusals::default();
+        let refusals = RefusalBackoff::default();
         let now = Instant::now();
         (1..FREE).for_each(|_| refusals.note(now, &refusal()));
         assert!(refusals.admit(now).is_ok());

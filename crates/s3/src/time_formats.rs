@@ -1,10 +1,4 @@
-//! The clock by which this crate decides, and the three time formats of S3.
-
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// The runtime's clock. All that decides by time goes by it, so that tests can pause it and
-/// let it jump (`tokio::time::pause`); a deadline of a caller is converted where it comes in.
-pub(crate) use tokio::time::Instant;
+//! The three time formats of S3.
 
 /// `YYYYMMDDTHHMMSSZ` of one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,12 +43,6 @@ impl Stamp {
     pub fn day(&self) -> &[u8; 8] {
         self.0.first_chunk().expect("sixteen bytes")
     }
-}
-
-/// Seconds since 1970 by the local clock.
-pub fn unix_now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Seconds since 1970 of an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT`.

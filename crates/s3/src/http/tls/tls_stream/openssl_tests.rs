@@ -76,20 +76,20 @@ impl Server {
         }
     }
 
-    async fn session(&self, direct: bool) -> TlsSession {
+    async fn session(&self, direct: bool) -> TlsStream {
         let tls = Tls::new(&RootCerts::Pem(self.ca.clone().into_bytes()), false, direct).unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         tls.handshake("127.0.0.1", tcp).await.unwrap()
     }
 }
 
-async fn expect(session: &mut TlsSession, what: &str) {
+async fn expect(session: &mut TlsStream, what: &str) {
     let mut bytes = vec![0; 100];
     let got = poll_fn(|cx| session.poll_read(cx, [&mut bytes, &mut []])).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&bytes[..got]), what);
 }
 
-async fn send_line(session: &mut TlsSession, what: &str) {
+async fn send_line(session: &mut TlsStream, what: &str) {
     let sent =
         poll_fn(|cx| session.poll_write(cx, &[IoSlice::new(what.as_bytes())])).await.unwrap();
     assert_eq!(sent, what.len());

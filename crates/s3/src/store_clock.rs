@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::time::{http_date, unix_now};
+use crate::local_clock::unix_now;
+use crate::time_formats::http_date;
 
 /// Less than this is not worth correcting: a signature is good for fifteen minutes.
 const CORRECT_FROM_S: i64 = 240;
@@ -11,13 +12,13 @@ const BELIEVE_MAX_S: i64 = 24 * 3600;
 
 /// Local time and how far the store's is from it, in seconds.
 #[derive(Debug, Default)]
-pub struct ServerClock {
+pub struct StoreClock {
     measured: AtomicI64,
     applied: AtomicI64,
     learned: AtomicI64,
 }
 
-impl ServerClock {
+impl StoreClock {
     /// The time to sign with, in seconds since 1970.
     pub fn signing(&self) -> i64 {
         unix_now() + self.applied.load(Ordering::Relaxed)
@@ -66,12 +67,12 @@ mod tests {
 
     #[test]
     fn only_sane_and_large_offsets_are_applied() {
-        let clock = ServerClock::default();
+        let clock = StoreClock::default();
         assert!(!clock.learn(Some("nonsense"), true));
         assert!(!clock.learn(Some("Sun, 06 Nov 1994 08:49:37 GMT"), true), "a wild date");
         assert_eq!(clock.offset(), 0);
         let date = |ahead: i64| {
-            let stamp = crate::time::Stamp::of(unix_now() + ahead);
+            let stamp = crate::time_formats::Stamp::of(unix_now() + ahead);
             let text = stamp.as_str();
             let months = [
                 "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",

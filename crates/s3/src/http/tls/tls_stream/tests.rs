@@ -6,7 +6,7 @@ use rustls::{PeerMisbehaved, version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::server::TlsStream;
 
-use super::super::pair::{ALL, DIRECT, flooded, pair};
+use super::super::test_connection_pair::{ALL, DIRECT, flooded, pair};
 use super::*;
 use crate::http::stream::Stream;
 

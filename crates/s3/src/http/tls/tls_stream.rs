@@ -16,7 +16,7 @@ use tokio::task::coop;
 
 use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
 #[cfg(feature = "tls-direct")]
-use super::direct::{Direct, KernelSecrets};
+use super::direct_records::{Direct, KernelSecrets};
 use super::rustls_records::{RecordStep, RustlsRecords};
 
 /// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
@@ -34,7 +34,7 @@ const HEADER_BYTES: usize = 5;
 const RECORD_BYTES_MAX: usize = 16 * 1024 + 2048;
 
 /// A connection under TLS.
-pub struct TlsSession {
+pub struct TlsStream {
     wire: Wire,
     records: Records,
     /// Whether nothing counts any more.
@@ -66,7 +66,7 @@ enum Records {
     Direct(Box<Direct<KernelSecrets>>),
 }
 
-impl TlsSession {
+impl TlsStream {
     /// Shakes hands with `name`.
     pub async fn connect(
         config: Arc<ClientConfig>,
@@ -83,7 +83,7 @@ impl TlsSession {
             suite: connection.negotiated_cipher_suite().map(|suite| suite.suite()),
             alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
         };
-        Ok(TlsSession {
+        Ok(TlsStream {
             wire,
             records: Records::RustlsRecords(Box::new(library)),
             failed: false,
@@ -293,9 +293,9 @@ impl TlsSession {
     }
 }
 
-impl fmt::Debug for TlsSession {
+impl fmt::Debug for TlsStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsSession").field("negotiated", &self.negotiated).finish_non_exhaustive()
+        f.debug_struct("TlsStream").field("negotiated", &self.negotiated).finish_non_exhaustive()
     }
 }
 
@@ -375,6 +375,6 @@ fn broken(e: Error) -> io::Error {
 }
 
 #[cfg(all(test, feature = "tls-direct"))]
-mod openssl;
+mod openssl_tests;
 #[cfg(test)]
 mod tests;

@@ -324,6 +324,6 @@ impl<S: Secrets> Direct<S> {
 }
 
 #[cfg(any(test, fuzzing, clippy))]
-pub mod scripted_server;
+pub mod test_server;
 #[cfg(test)]
 mod tests;
