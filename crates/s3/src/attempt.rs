@@ -16,7 +16,7 @@ use crate::region::Destination;
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::request_log::LoggedRequest;
 use crate::retry::{
-    Admission, AttemptError, RequestClass, RequestPermit, RetryAction, StoreRefusal, classify,
+    Admission, AttemptError, RequestKind, RequestPermit, RetryAction, StoreRefusal, classify,
 };
 use crate::time_formats::Stamp;
 use crate::xml::ErrorDocument;
@@ -84,7 +84,7 @@ impl Inner {
         queue: QueueMode,
         ahead_space: &mut [u8],
     ) -> Result<PendingResponse, AttemptError> {
-        let class = request.class();
+        let kind = request.kind();
         let (credentials, permit) = self.admit(request, queue).await?;
         let now = Instant::now();
         op_history::request_sent(now);
@@ -120,7 +120,7 @@ impl Inner {
         // The check of a region asks another endpoint than operations do: its answer says nothing
         // about theirs.
         if !request.to_configured {
-            self.learn(class, &head, sent_at);
+            self.learn(kind, &head, sent_at);
         }
         if head.is_success() {
             self.destinations.confirm(&destination);
@@ -157,13 +157,13 @@ impl Inner {
         request: &Request<'_>,
         queue: QueueMode,
     ) -> Result<(Credentials, RequestPermit), AttemptError> {
-        let class = request.class();
+        let kind = request.kind();
         // The breaker comes first: while the endpoint fails, a request must end at once, and must
         // not wait for credentials that the same endpoint may have to issue.
         let admission = if request.to_configured {
             Admission::Usual
         } else {
-            let breaker = self.breakers.class(class);
+            let breaker = self.breakers.kind(kind);
             breaker.admit(Instant::now(), &self.counters).map_err(AttemptError::fatal)?
         };
         // Before the permit: creating a session needs a permit of its own.
@@ -171,9 +171,9 @@ impl Inner {
         let permit = match (admission, queue) {
             // All permits may be held by requests that hang. The probe is the request that finds
             // out whether they hang for good.
-            (Admission::Probe, _) => self.limits.bypass(class),
-            (_, QueueMode::Wait) => self.limits.acquire(class).await,
-            (_, QueueMode::TryNow) => self.limits.try_acquire(class).ok_or_else(no_permit)?,
+            (Admission::Probe, _) => self.limits.bypass(kind),
+            (_, QueueMode::Wait) => self.limits.acquire(kind).await,
+            (_, QueueMode::TryNow) => self.limits.try_acquire(kind).ok_or_else(no_permit)?,
         };
         Ok((credentials, permit))
     }
@@ -275,7 +275,7 @@ impl Inner {
 
     /// Learns what every response reveals, whatever its status: clock, request ids, throttling,
     /// health.
-    fn learn(&self, class: RequestClass, head: &ResponseHead, sent_at: Instant) {
+    fn learn(&self, kind: RequestKind, head: &ResponseHead, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
@@ -293,23 +293,19 @@ impl Inner {
         match head.status {
             429 | 503 => {
                 self.counters.throttled.one();
-                self.limits.class(class).overloaded(now, &self.counters);
+                self.limits.kind(kind).overloaded(now, &self.counters);
             }
             // Neither a success nor an overload. The limit stays, and the breaker decides by
             // `failed`.
             500.. => {}
             _ => {
-                self.limits.class(class).succeeded(
-                    now,
-                    now.duration_since(sent_at),
-                    &self.counters,
-                );
+                self.limits.kind(kind).succeeded(now, now.duration_since(sent_at), &self.counters);
             }
         }
         // Any other status shows that the endpoint works, also a refusal. If it was away before,
         // the requests that still wait on old connections are woken and sent again.
         if !matches!(head.status, 500 | 502 | 504)
-            && self.breakers.class(class).succeeded(now, &self.counters)
+            && self.breakers.kind(kind).succeeded(now, &self.counters)
         {
             self.recovered.notify_waiters();
         }
@@ -499,7 +495,7 @@ mod tests {
         let credentials = Credentials::new("A", "s");
         let inner = Client::new(Config::new(address.resolve().unwrap(), credentials)).inner;
         let check = Request { to_configured: true, ..Request::new("HEAD", None) };
-        let breaker = inner.breakers.class(check.class());
+        let breaker = inner.breakers.kind(check.kind());
         while breaker.outage().is_none() {
             let away = Error::new(ErrorKind::Io, "it is away");
             breaker.failed(Instant::now(), &away, &inner.counters);

@@ -21,7 +21,7 @@ use crate::op_history::{OP_HISTORY, OpHistory};
 use crate::ops::{LastProbe, Listings};
 use crate::region::{Destination, Destinations};
 use crate::request::Request;
-use crate::retry::{Breakers, ConcurrencyLimits, RequestClass, RetryBudget};
+use crate::retry::{Breakers, ConcurrencyLimits, RequestKind, RetryBudget};
 use crate::store_clock::StoreClock;
 
 /// A client of one bucket. Clones share everything but the deadline.
@@ -187,17 +187,17 @@ impl Client {
     /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of
     /// their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
-        self.inner.limits.class(RequestClass::Read).current()
+        self.inner.limits.kind(RequestKind::Read).current()
     }
 
     /// How many PUTs and parts of uploads may be in flight now.
     pub fn writes_limit(&self) -> usize {
-        self.inner.limits.class(RequestClass::Write).current()
+        self.inner.limits.kind(RequestKind::Write).current()
     }
 
     /// How many deletes may be in flight now.
     pub fn deletes_limit(&self) -> usize {
-        self.inner.limits.class(RequestClass::Delete).current()
+        self.inner.limits.kind(RequestKind::Delete).current()
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends
@@ -221,7 +221,7 @@ impl Client {
     /// copied here.
     pub(crate) async fn run<T>(
         &self,
-        class: RequestClass,
+        kind: RequestKind,
         op: &'static str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
@@ -249,14 +249,14 @@ impl Client {
         let attempts = context.attempts;
         let error = match result {
             Ok(Err(error)) => error,
-            _ => self.out_of_time(class, start, context),
+            _ => self.out_of_time(kind, start, context),
         };
         Err(error.with_op(op).with_attempts(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, class: RequestClass, start: Instant, context: OpHistory) -> Error {
+    fn out_of_time(&self, kind: RequestKind, start: Instant, context: OpHistory) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
-        let breaker = breakers.class(class);
+        let breaker = breakers.kind(kind);
         counters.deadlines.one();
         let error = Error::new(ErrorKind::Timeout, LATE);
         let others = breaker.failure_since(start);
@@ -267,8 +267,7 @@ impl Client {
         let waited = context.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
         // Another operation's success in that time shows that the store answers, and this one was
         // merely slow.
-        if breaker.is_silent_since(start) && waited >= self.inner.limits.class(class).silence_min()
-        {
+        if breaker.is_silent_since(start) && waited >= self.inner.limits.kind(kind).silence_min() {
             pool.invalidate_dns(true);
             self.inner.destinations.leave_unproven();
             breaker.failed(Instant::now(), &caused(context.last.clone()), counters);
@@ -280,9 +279,9 @@ impl Client {
     /// One sentence for each open breaker, with the last failure as the cause. Empty while the
     /// endpoint is healthy.
     pub fn outages(&self) -> Vec<String> {
-        RequestClass::ALL
+        RequestKind::ALL
             .into_iter()
-            .filter_map(|class| self.inner.breakers.class(class).outage())
+            .filter_map(|kind| self.inner.breakers.kind(kind).outage())
             .collect()
     }
 }

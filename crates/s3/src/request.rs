@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::Transport;
 use crate::percent_encode;
 use crate::request_head::{HeadWriter, Http1Head, Http2Head, decimal, put};
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
 use crate::time_formats::Stamp;
 
@@ -96,13 +96,13 @@ impl<'a> Request<'a> {
     }
 
     /// What it is for.
-    pub fn class(&self) -> RequestClass {
+    pub fn kind(&self) -> RequestKind {
         match (self.method, self.key) {
-            ("GET" | "HEAD", Some(_)) => RequestClass::Read,
-            ("DELETE", Some(_)) | ("POST", None) => RequestClass::Delete,
-            (_, Some(_)) => RequestClass::Write,
-            _ if self.query == [("session", "")] => RequestClass::Session,
-            _ => RequestClass::Control,
+            ("GET" | "HEAD", Some(_)) => RequestKind::Read,
+            ("DELETE", Some(_)) | ("POST", None) => RequestKind::Delete,
+            (_, Some(_)) => RequestKind::Write,
+            _ if self.query == [("session", "")] => RequestKind::Session,
+            _ => RequestKind::Control,
         }
     }
 
@@ -252,25 +252,25 @@ mod tests {
 
     #[test]
     fn what_requests_are_for() {
-        let class = |method, key, query| Request { query, ..Request::new(method, key) }.class();
+        let kind = |method, key, query| Request { query, ..Request::new(method, key) }.kind();
         for (method, query, is) in [
-            ("GET", &[][..], RequestClass::Read),
-            ("HEAD", &[], RequestClass::Read),
-            ("PUT", &[], RequestClass::Write),
-            ("POST", &[("uploads", "")], RequestClass::Write),
-            ("DELETE", &[], RequestClass::Delete),
-            ("DELETE", &[("uploadId", "i")], RequestClass::Delete),
+            ("GET", &[][..], RequestKind::Read),
+            ("HEAD", &[], RequestKind::Read),
+            ("PUT", &[], RequestKind::Write),
+            ("POST", &[("uploads", "")], RequestKind::Write),
+            ("DELETE", &[], RequestKind::Delete),
+            ("DELETE", &[("uploadId", "i")], RequestKind::Delete),
         ] {
-            assert_eq!(class(method, Some("k"), query), is, "{method} {query:?}");
+            assert_eq!(kind(method, Some("k"), query), is, "{method} {query:?}");
         }
         for (method, query, is) in [
-            ("GET", &[("session", "")], RequestClass::Session),
-            ("GET", &[("list-type", "2")], RequestClass::Control),
-            ("POST", &[("delete", "")], RequestClass::Delete),
+            ("GET", &[("session", "")], RequestKind::Session),
+            ("GET", &[("list-type", "2")], RequestKind::Control),
+            ("POST", &[("delete", "")], RequestKind::Delete),
         ] {
-            assert_eq!(class(method, None, query), is, "{method} {query:?}");
+            assert_eq!(kind(method, None, query), is, "{method} {query:?}");
         }
-        assert_eq!(class("HEAD", None, &[]), RequestClass::Control);
+        assert_eq!(kind("HEAD", None, &[]), RequestKind::Control);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use kvtier_s3::try_for_each_concurrent;
 use crate::Compat;
 use crate::state::counters::add;
 use crate::state::key_locks::WriteGuard;
-use crate::state::scheduler::RequestKind;
+use crate::state::scheduler::RequestQueue;
 use crate::state::shared::Shared;
 
 /// The most keys that S3 deletes with one request.
@@ -258,7 +258,7 @@ async fn delete_many(
     names: &[String],
     other_names: &[Option<String>],
 ) -> (HashSet<String>, Option<Error>) {
-    let _permit = shared.scheduler.acquire(RequestKind::Delete).await;
+    let _permit = shared.scheduler.acquire(RequestQueue::Delete).await;
     let mut refused = HashSet::new();
     let others: Vec<&String> = other_names.iter().flatten().collect();
     for part in [names.iter().collect(), others].iter().filter(|part| !part.is_empty()) {
@@ -291,7 +291,7 @@ async fn delete_singly(
         let other = other.clone();
         async move {
             for part in [Some(&name), other.as_ref()].into_iter().flatten() {
-                let _permit = shared.scheduler.acquire(RequestKind::Delete).await;
+                let _permit = shared.scheduler.acquire(RequestQueue::Delete).await;
                 add(&shared.counters.delete_requests, 1);
                 let Err(e) = shared.client.delete(part).await else { continue };
                 let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);

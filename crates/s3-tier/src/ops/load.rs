@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::ops::metadata::{self, StoredFacts, StreamVerifier};
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
-use crate::state::scheduler::RequestKind;
+use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{FoundObject, Shared};
 use crate::{Layout, Verify};
 
@@ -29,7 +29,7 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
     let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
     let work = async {
         // The deadline covers the wait for a permit as well.
-        let _permit = shared.scheduler.acquire(RequestKind::for_load(class)).await;
+        let _permit = shared.scheduler.acquire(RequestQueue::for_load(class)).await;
         match slot.is_over() {
             Some(over) => Err(Error::new(over, "ended before it began").with_op("load")),
             None => fill(&shared, &mut op, deadline).await,

@@ -14,7 +14,7 @@ use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
 use crate::state::head_requests::HeadRole;
 use crate::state::key_locks::ReadVersion;
-use crate::state::scheduler::RequestKind;
+use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{FoundObject, Shared};
 
 /// HEADs in flight.
@@ -198,7 +198,7 @@ async fn head_as(
     version: &ReadVersion<'_>,
     deadline: Instant,
 ) -> Result<Option<Presence>, Error> {
-    let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
+    let _permit = shared.scheduler.acquire(RequestQueue::Lookup).await;
     add(&shared.counters.heads, 1);
     let object = shared.client.until(deadline).head(name).await;
     let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
@@ -292,7 +292,7 @@ async fn list(
     let mut answers = HashMap::new();
     // One more than expected: other nodes may have stored since the bucket was counted.
     for _page in 0..=pages_max(keys.len()) {
-        let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
+        let _permit = shared.scheduler.acquire(RequestQueue::Lookup).await;
         let page = client
             .list(&what, next.as_deref())
             .await

@@ -23,7 +23,7 @@ use crate::ops::metadata;
 use crate::ops::reserve::{SpaceReservation, reserve};
 use crate::ops::save_batch::{AdmissionOrder, PendingChunk};
 use crate::state::counters::add;
-use crate::state::scheduler::RequestKind;
+use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{ObjectName, Shared, enter};
 
 /// The time limit of the HEAD after a save with an unknown outcome.
@@ -150,7 +150,7 @@ async fn put(
     };
     // After the memory, which may take long: a permit that waits would keep a request from being
     // sent.
-    let _permit = shared.scheduler.acquire(RequestKind::Write).await;
+    let _permit = shared.scheduler.acquire(RequestQueue::Write).await;
     if let Some(over) = slot.is_over() {
         return Err(Error::new(over, "ended before it began").with_op("save"));
     }

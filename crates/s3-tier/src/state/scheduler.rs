@@ -1,13 +1,13 @@
 //! The order in which requests are sent: loads before lookups before deletes before saves.
 //!
-//! The client limits the requests in flight, in total and by class: loads and lookups, saves,
-//! deletes. Above a limit requests wait here, in one queue for each kind, and not in the client,
-//! which has no order. So what waits for a class that the store slows down takes no permit from the
-//! others. Only one request beyond a class's limit is let through: it waits in the client, which
+//! The client limits the requests in flight, in total and by kind: loads and lookups, saves,
+//! deletes. Above a limit requests wait here, in the queues of `RequestQueue`, and not in the client,
+//! which has no order. So what waits for a kind that the store slows down takes no permit from the
+//! others. Only one request beyond a kind's limit is let through: it waits in the client, which
 //! sends it although the others hang.
 //!
 //! A released permit goes to the most urgent queue, except that a queue passed over `PASSED_MAX`
-//! times goes first: no kind starves. Saves and deletes together never take the last
+//! times goes first: no queue starves. Saves and deletes together never take the last
 //! `RESERVED_PART`th of the permits, so that hanging ones do not block loads.
 //!
 //! A waiter that is dropped closes its channel; closed ones are skipped. A permit that was sent to
@@ -21,14 +21,14 @@ use kvtier_core::Class;
 use kvtier_s3::Client;
 use tokio::sync::oneshot;
 
-/// How often a kind may be passed over before it goes first.
+/// How often a queue may be passed over before it goes first.
 const PASSED_MAX: u32 = 16;
 /// Saves and deletes leave this part of the permits to others, and at least one.
 const RESERVED_PART: usize = 16;
 
-/// What a request is for, most urgent first.
+/// The queue in which a request waits, most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestKind {
+pub enum RequestQueue {
     Read,
     Lookup,
     Prefetch,
@@ -36,34 +36,34 @@ pub enum RequestKind {
     Write,
 }
 
-impl RequestKind {
+impl RequestQueue {
     const COUNT: usize = 5;
-    const ALL: [RequestKind; RequestKind::COUNT] = [
-        RequestKind::Read,
-        RequestKind::Lookup,
-        RequestKind::Prefetch,
-        RequestKind::Delete,
-        RequestKind::Write,
+    const ALL: [RequestQueue; RequestQueue::COUNT] = [
+        RequestQueue::Read,
+        RequestQueue::Lookup,
+        RequestQueue::Prefetch,
+        RequestQueue::Delete,
+        RequestQueue::Write,
     ];
 
-    /// The client's class of its requests.
-    fn class(self) -> RequestClass {
+    /// The limit of the client that counts its requests.
+    fn limit_kind(self) -> LimitKind {
         match self {
-            RequestKind::Read | RequestKind::Lookup | RequestKind::Prefetch => RequestClass::Read,
-            RequestKind::Delete => RequestClass::Delete,
-            RequestKind::Write => RequestClass::Write,
+            RequestQueue::Read | RequestQueue::Lookup | RequestQueue::Prefetch => LimitKind::Read,
+            RequestQueue::Delete => LimitKind::Delete,
+            RequestQueue::Write => LimitKind::Write,
         }
     }
 
-    /// The kind of a load.
+    /// That of a load.
     pub fn for_load(class: Class) -> Self {
-        if class == Class::Demand { RequestKind::Read } else { RequestKind::Prefetch }
+        if class == Class::Demand { RequestQueue::Read } else { RequestQueue::Prefetch }
     }
 }
 
 /// Requests that the client limits together. No caller waits for deletes, nor soon for writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum RequestClass {
+enum LimitKind {
     Read,
     Delete,
     Write,
@@ -74,8 +74,8 @@ enum RequestClass {
 struct Limits {
     /// Of all requests.
     total: usize,
-    /// Of one class, now.
-    class: usize,
+    /// Of one kind, now.
+    of_kind: usize,
 }
 
 /// Queues in front of the client, which has a limit of requests in flight.
@@ -87,26 +87,25 @@ pub struct RequestScheduler {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By class.
+    /// By kind.
     running: [usize; 3],
-    queues: [VecDeque<oneshot::Sender<RequestPermit>>; RequestKind::COUNT],
-    passed: [u32; RequestKind::COUNT],
+    queues: [VecDeque<oneshot::Sender<SchedulerPermit>>; RequestQueue::COUNT],
+    passed: [u32; RequestQueue::COUNT],
 }
 
 /// Permission for one request in flight.
 #[derive(Debug)]
-pub struct RequestPermit(Arc<RequestScheduler>, RequestKind);
+pub struct SchedulerPermit(Arc<RequestScheduler>, RequestQueue);
 
 impl State {
-    /// Takes a permit of a class, if there is one.
-    fn take(&mut self, class: RequestClass, limits: Limits) -> bool {
+    /// Takes a permit of a kind, if there is one.
+    fn take(&mut self, kind: LimitKind, limits: Limits) -> bool {
         let [reads, deletes, writes] = self.running;
         let reserved = (limits.total / RESERVED_PART).max(usize::from(limits.total > 1));
-        let leaves_reserve =
-            class == RequestClass::Read || deletes + writes + reserved < limits.total;
-        let running = &mut self.running[class as usize];
+        let leaves_reserve = kind == LimitKind::Read || deletes + writes + reserved < limits.total;
+        let running = &mut self.running[kind as usize];
         // Not `<`: one waits in the client.
-        let is_free = reads + deletes + writes < limits.total && *running <= limits.class;
+        let is_free = reads + deletes + writes < limits.total && *running <= limits.of_kind;
         let is_taken = is_free && leaves_reserve;
         *running += usize::from(is_taken);
         is_taken
@@ -120,16 +119,16 @@ impl RequestScheduler {
     }
 
     /// Waits for a permit.
-    pub async fn acquire(self: &Arc<Self>, kind: RequestKind) -> RequestPermit {
+    pub async fn acquire(self: &Arc<Self>, queue: RequestQueue) -> SchedulerPermit {
         let waiting = {
             let mut state = self.lock();
             if state.queues.iter().all(VecDeque::is_empty)
-                && state.take(kind.class(), self.limits(kind.class()))
+                && state.take(queue.limit_kind(), self.limits(queue.limit_kind()))
             {
-                return RequestPermit(Arc::clone(self), kind);
+                return SchedulerPermit(Arc::clone(self), queue);
             }
             let (permit, waiting) = oneshot::channel();
-            state.queues[kind as usize].push_back(permit);
+            state.queues[queue as usize].push_back(permit);
             waiting
         };
         // A waiter that left may have kept the others from being served.
@@ -143,39 +142,40 @@ impl RequestScheduler {
 
     /// Sends permits to the waiters that may go.
     fn dispatch(self: &Arc<Self>) {
-        while let Some((next, kind)) = self.next() {
+        while let Some((next, queue)) = self.next() {
             // A waiter that has left releases the permit by dropping it.
-            drop(next.send(RequestPermit(Arc::clone(self), kind)));
+            drop(next.send(SchedulerPermit(Arc::clone(self), queue)));
         }
     }
 
-    fn next(&self) -> Option<(oneshot::Sender<RequestPermit>, RequestKind)> {
+    fn next(&self) -> Option<(oneshot::Sender<SchedulerPermit>, RequestQueue)> {
         let mut state = self.lock();
         state.queues.iter_mut().for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
         let waiting = state.queues.each_ref().map(|queue| !queue.is_empty());
         let starving = state.passed.map(|times| times >= PASSED_MAX);
-        let waiting_kinds = |starves| {
-            RequestKind::ALL
-                .into_iter()
-                .filter(move |kind| waiting[*kind as usize] && starving[*kind as usize] == starves)
+        let waiting_queues = |starves| {
+            RequestQueue::ALL.into_iter().filter(move |queue| {
+                waiting[*queue as usize] && starving[*queue as usize] == starves
+            })
         };
-        let kind = waiting_kinds(true)
-            .chain(waiting_kinds(false))
-            .find(|kind| state.take(kind.class(), self.limits(kind.class())))?;
-        let others =
-            RequestKind::ALL.into_iter().filter(|other| *other != kind && waiting[*other as usize]);
+        let queue = waiting_queues(true)
+            .chain(waiting_queues(false))
+            .find(|queue| state.take(queue.limit_kind(), self.limits(queue.limit_kind())))?;
+        let others = RequestQueue::ALL
+            .into_iter()
+            .filter(|other| *other != queue && waiting[*other as usize]);
         others.for_each(|other| state.passed[other as usize] += 1);
-        state.passed[kind as usize] = 0;
-        state.queues[kind as usize].pop_front().map(|next| (next, kind))
+        state.passed[queue as usize] = 0;
+        state.queues[queue as usize].pop_front().map(|next| (next, queue))
     }
 
-    fn limits(&self, class: RequestClass) -> Limits {
-        let class = match class {
-            RequestClass::Read => self.client.requests_limit(),
-            RequestClass::Delete => self.client.deletes_limit(),
-            RequestClass::Write => self.client.writes_limit(),
+    fn limits(&self, kind: LimitKind) -> Limits {
+        let of_kind = match kind {
+            LimitKind::Read => self.client.requests_limit(),
+            LimitKind::Delete => self.client.deletes_limit(),
+            LimitKind::Write => self.client.writes_limit(),
         };
-        Limits { total: self.client.requests_max(), class }
+        Limits { total: self.client.requests_max(), of_kind }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -183,9 +183,9 @@ impl RequestScheduler {
     }
 }
 
-impl Drop for RequestPermit {
+impl Drop for SchedulerPermit {
     fn drop(&mut self) {
-        self.0.lock().running[self.1.class() as usize] -= 1;
+        self.0.lock().running[self.1.limit_kind() as usize] -= 1;
         self.0.dispatch();
     }
 }
@@ -207,22 +207,22 @@ mod tests {
     #[tokio::test]
     async fn urgent_requests_go_first_and_no_kind_starves() {
         let scheduler = scheduler(1);
-        let first = scheduler.acquire(RequestKind::Write).await;
+        let first = scheduler.acquire(RequestQueue::Write).await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let done = Arc::new(AtomicUsize::new(0));
         let ask = [
-            vec![RequestKind::Write, RequestKind::Delete, RequestKind::Lookup],
-            vec![RequestKind::Read; 40],
+            vec![RequestQueue::Write, RequestQueue::Delete, RequestQueue::Lookup],
+            vec![RequestQueue::Read; 40],
         ]
         .concat();
-        for kind in &ask {
+        for queue in &ask {
             let scheduler = Arc::clone(&scheduler);
             let order = Arc::clone(&order);
             let done = Arc::clone(&done);
-            let kind = *kind;
+            let queue = *queue;
             tokio::spawn(async move {
-                let permit = scheduler.acquire(kind).await;
-                order.lock().unwrap().push(kind);
+                let permit = scheduler.acquire(queue).await;
+                order.lock().unwrap().push(queue);
                 drop(permit);
                 done.fetch_add(1, Ordering::SeqCst);
             });
@@ -236,16 +236,16 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let order = order.lock().unwrap();
-        let at = |kind| order.iter().position(|other| *other == kind).unwrap();
-        assert_eq!(at(RequestKind::Read), 0);
+        let at = |queue| order.iter().position(|other| *other == queue).unwrap();
+        assert_eq!(at(RequestQueue::Read), 0);
         assert!(
-            at(RequestKind::Lookup) < at(RequestKind::Delete)
-                && at(RequestKind::Delete) < at(RequestKind::Write)
+            at(RequestQueue::Lookup) < at(RequestQueue::Delete)
+                && at(RequestQueue::Delete) < at(RequestQueue::Write)
         );
         assert!(
-            at(RequestKind::Write) < 22,
+            at(RequestQueue::Write) < 22,
             "it was served before all reads were: {}",
-            at(RequestKind::Write)
+            at(RequestQueue::Write)
         );
         assert_eq!(scheduler.lock().running, [0; 3]);
     }
@@ -253,13 +253,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn hanging_saves_leave_permits_to_loads() {
         let scheduler = scheduler(32);
-        let take = async |kind, count: usize| {
+        let take = async |queue, count: usize| {
             let mut taken = Vec::new();
             for _ in 0..count {
                 taken.push(
                     tokio::time::timeout(
                         std::time::Duration::from_secs(600),
-                        scheduler.acquire(kind),
+                        scheduler.acquire(queue),
                     )
                     .await
                     .unwrap(),
@@ -268,14 +268,14 @@ mod tests {
             taken
         };
         // The client leaves deletes a quarter, and one more waits in it.
-        let mut hung = take(RequestKind::Delete, 9).await;
-        hung.extend(take(RequestKind::Write, 21).await);
-        let mut next = Box::pin(scheduler.acquire(RequestKind::Write));
+        let mut hung = take(RequestQueue::Delete, 9).await;
+        hung.extend(take(RequestQueue::Write, 21).await);
+        let mut next = Box::pin(scheduler.acquire(RequestQueue::Write));
         let mut waits = |cx: &mut std::task::Context<'_>| {
             std::task::Poll::Ready(next.as_mut().poll(cx).is_pending())
         };
         assert!(std::future::poll_fn(&mut waits).await, "two permits are left to others");
-        drop(take(RequestKind::Read, 2).await);
+        drop(take(RequestQueue::Read, 2).await);
         assert!(std::future::poll_fn(&mut waits).await);
         hung.pop();
         assert!(!std::future::poll_fn(&mut waits).await);
@@ -285,24 +285,24 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_class_that_is_slowed_down_takes_no_permit_of_others() {
-        let permits = |state: &mut State, class, limit| {
-            (0..99).take_while(|_| state.take(class, Limits { total: 16, class: limit })).count()
+        let permits = |state: &mut State, kind, limit| {
+            (0..99).take_while(|_| state.take(kind, Limits { total: 16, of_kind: limit })).count()
         };
         let mut state = State::default();
-        assert_eq!(permits(&mut state, RequestClass::Write, 1), 2, "one of them in the client");
-        assert_eq!(permits(&mut state, RequestClass::Delete, 4), 5);
-        assert_eq!(permits(&mut state, RequestClass::Read, 16), 9);
+        assert_eq!(permits(&mut state, LimitKind::Write, 1), 2, "one of them in the client");
+        assert_eq!(permits(&mut state, LimitKind::Delete, 4), 5);
+        assert_eq!(permits(&mut state, LimitKind::Read, 16), 9);
         let mut state = State::default();
-        assert_eq!(permits(&mut state, RequestClass::Read, 2), 3);
-        assert_eq!(permits(&mut state, RequestClass::Write, 15), 13, "slow loads leave the rest");
+        assert_eq!(permits(&mut state, LimitKind::Read, 2), 3);
+        assert_eq!(permits(&mut state, LimitKind::Write, 15), 13, "slow loads leave the rest");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_leaves_keeps_no_permit() {
         let scheduler = scheduler(1);
-        let first = scheduler.acquire(RequestKind::Read).await;
-        let mut gone = Box::pin(scheduler.acquire(RequestKind::Read));
-        let mut stays = Box::pin(scheduler.acquire(RequestKind::Write));
+        let first = scheduler.acquire(RequestQueue::Read).await;
+        let mut gone = Box::pin(scheduler.acquire(RequestQueue::Read));
+        let mut stays = Box::pin(scheduler.acquire(RequestQueue::Write));
         for waiting in [&mut gone, &mut stays] {
             let mut pending =
                 |cx: &mut std::task::Context<'_>| waiting.as_mut().poll(cx).is_pending();

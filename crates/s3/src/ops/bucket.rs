@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::endpoint::{Endpoint, Provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Request, Signer};
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -18,7 +18,7 @@ impl Client {
     pub async fn head_bucket(&self) -> Result<bool> {
         match self
             .run(
-                RequestClass::Control,
+                RequestKind::Control,
                 "head_bucket",
                 self.inner.ask(&Request::new("HEAD", None), 0),
             )
@@ -43,7 +43,7 @@ impl Client {
         let body = wanted(&self.inner.destination().endpoint)?;
         let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
         match self
-            .run(RequestClass::Control, "create_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .run(RequestKind::Control, "create_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
             .await
         {
             Err(e) if e.code() != Some("BucketAlreadyOwnedByYou") => Err(e),
@@ -58,7 +58,7 @@ impl Client {
     pub async fn delete_bucket(&self) -> Result<()> {
         let request = self.of_bucket("DELETE");
         match self
-            .run(RequestClass::Control, "delete_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .run(RequestKind::Control, "delete_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
             .await
         {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::local_clock::Instant;
 use crate::request::Request;
 use crate::response_check;
-use crate::retry::{AttemptError, RequestClass};
+use crate::retry::{AttemptError, RequestKind};
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -36,7 +36,7 @@ impl Client {
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
-        match self.run(RequestClass::Delete, "delete", asked).await {
+        match self.run(RequestKind::Delete, "delete", asked).await {
             // A repeated attempt finds nothing where the first one's answer was lost.
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
@@ -84,7 +84,7 @@ impl Client {
         if !expressible.is_empty() {
             let is_ours = |refused: &DeleteError| expressible.contains(&refused.key.as_str());
             match self
-                .run(RequestClass::Delete, "delete_many", self.delete_batch(&expressible))
+                .run(RequestKind::Delete, "delete_many", self.delete_batch(&expressible))
                 .await
             {
                 Ok(some) if some.iter().all(is_ours) => {

@@ -18,7 +18,7 @@ use crate::http::BodyBuffer;
 use crate::request::Request;
 use crate::response_check;
 use crate::retry::RetryState;
-use crate::retry::{AttemptError, RequestClass, RetryAction};
+use crate::retry::{AttemptError, RequestKind, RetryAction};
 
 /// The most bytes that are read together with the head: a whole small object. For larger objects it
 /// saves nothing, and if the head has another length than expected, this much is copied.
@@ -105,7 +105,7 @@ impl Client {
         lease.assume_filled(0);
         let mut buffer = slot(host(lease)?, get)?;
         let got = self
-            .run(RequestClass::Read, "get", pin!(fetch(&self.inner, key, &mut buffer, get)))
+            .run(RequestKind::Read, "get", pin!(fetch(&self.inner, key, &mut buffer, get)))
             .await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
@@ -123,7 +123,7 @@ impl Client {
         key: &str,
         buffer: &mut BodyBuffer<'_>,
     ) -> Result<Option<Object>> {
-        self.run(RequestClass::Read, "get", pin!(fetch(&self.inner, key, buffer, &Get::at_most())))
+        self.run(RequestKind::Read, "get", pin!(fetch(&self.inner, key, buffer, &Get::at_most())))
             .await
     }
 }
@@ -167,7 +167,7 @@ pub async fn fetch(
         sum: None,
         is_whole: false,
     };
-    let mut retries = RetryState::new(inner, RequestClass::Read);
+    let mut retries = RetryState::new(inner, RequestKind::Read);
     // Hedges are limited to a share of these.
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {

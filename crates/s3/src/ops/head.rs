@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::http::ResponseHead;
 use crate::op_history;
 use crate::request::Request;
-use crate::retry::{RequestClass, RetryState};
+use crate::retry::{RequestKind, RetryState};
 use crate::time_formats::http_date;
 
 use super::head_probe::{HeadProbe, is_unexplained};
@@ -76,7 +76,7 @@ impl Client {
                 answer => answer,
             }
         };
-        match self.run(RequestClass::Read, "head", pin!(work)).await {
+        match self.run(RequestKind::Read, "head", pin!(work)).await {
             Ok(answer) => {
                 let len = answer.head.length.unwrap_or(0);
                 Ok(Some(Object { head: answer.head, len, total: len }))
@@ -120,7 +120,7 @@ impl Inner {
     /// is dropped with its connection, since a store that ignores ranges sends the whole object.
     async fn probe(self: &Arc<Self>, key: Option<&str>) -> Result<()> {
         let request = Request { headers: &[("range", "bytes=0-0")], ..Request::new("GET", key) };
-        let mut retries = RetryState::new(self, request.class());
+        let mut retries = RetryState::new(self, request.kind());
         loop {
             let failure = match self.open(&request, QueueMode::Wait, &mut []).await {
                 Ok(open) if open.head.is_success() => return Ok(()),

@@ -6,7 +6,7 @@ use crate::http::ResponseHead;
 use crate::percent_encode;
 use crate::request::Request;
 use crate::response_check;
-use crate::retry::{AttemptError, RequestClass};
+use crate::retry::{AttemptError, RequestKind};
 use crate::time_formats::{http_date, iso};
 use crate::xml;
 
@@ -154,7 +154,7 @@ impl Client {
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run(RequestClass::Control, "list", asked).await
+        self.run(RequestKind::Control, "list", asked).await
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
@@ -188,7 +188,7 @@ impl Client {
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run(RequestClass::Control, "list_uploads", asked).await
+        self.run(RequestKind::Control, "list_uploads", asked).await
     }
 }
 

@@ -12,7 +12,7 @@ use crate::http::ResponseHead;
 use crate::request::{Payload, Request};
 use crate::response_check;
 use crate::retry::RetryState;
-use crate::retry::{AttemptError, RequestClass};
+use crate::retry::{AttemptError, RequestKind};
 use crate::time_formats::http_date;
 use crate::xml;
 
@@ -79,7 +79,7 @@ impl Client {
                 "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        self.run(RequestClass::Write, "put_multipart", async {
+        self.run(RequestKind::Write, "put_multipart", async {
             // Metadata and storage class belong to the creation; the parts carry bytes only.
             let created = create(&self.inner, key, put).await?;
             // From here on a drop aborts the upload: after an error, a deadline, or a dropped
@@ -95,7 +95,7 @@ impl Client {
 
     /// Aborts an unfinished upload. It is no error if the upload does not exist.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
-        self.run(RequestClass::Delete, "abort_upload", abort(&self.inner, key, id)).await
+        self.run(RequestKind::Delete, "abort_upload", abort(&self.inner, key, id)).await
     }
 }
 
@@ -203,7 +203,7 @@ impl OpenUpload<'_> {
             body: body.as_bytes(),
             ..Request::new("POST", Some(self.key))
         };
-        let mut retries = RetryState::new(self.inner, RequestClass::Write);
+        let mut retries = RetryState::new(self.inner, RequestKind::Write);
         // Only a repeated request may find no upload because the first one succeeded. At the first
         // attempt the same answer means that the upload is lost.
         let mut repeated = false;

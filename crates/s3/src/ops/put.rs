@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
 use crate::response_check;
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// The most metadata fields of one object.
@@ -133,7 +133,7 @@ impl Client {
             ..Request::new("PUT", Some(key))
         };
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::stored);
-        match self.run(RequestClass::Write, "put", pin!(asked)).await {
+        match self.run(RequestKind::Write, "put", pin!(asked)).await {
             Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: Some(etag) })

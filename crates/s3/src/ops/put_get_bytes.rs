@@ -10,7 +10,7 @@ use super::put::{Put, Stored};
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::BodyBuffer;
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 
 /// How often a read begins again because the object was replaced between its HEAD and its GET.
 const REPLACED_MAX: usize = 8;
@@ -77,7 +77,7 @@ impl Client {
             let result = {
                 let mut buffer = BodyBuffer::new(&mut memory);
                 let work = pin!(fetch(&client.inner, key, &mut buffer, &get));
-                client.run(RequestClass::Read, "get", work).await
+                client.run(RequestKind::Read, "get", work).await
             };
             match result {
                 Ok(Some(_)) => return Ok(Some(memory.into())),

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::BodyBuffer;
 use crate::local_clock::Instant;
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower
@@ -72,7 +72,7 @@ impl Client {
                 Err(e) => Err(e),
             }
         };
-        let got = self.run(RequestClass::Read, "get", pin!(work)).await?;
+        let got = self.run(RequestKind::Read, "get", pin!(work)).await?;
         if got.is_some() {
             lease.assume_filled(len);
         }

@@ -6,7 +6,7 @@ use crate::attempt::CollectedResponse;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 use crate::xml;
 
 /// The documents that say it, and the element in them that does.
@@ -101,7 +101,7 @@ impl Client {
     async fn ask_setting(&self, name: &str) -> Result<CollectedResponse> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
         self.run(
-            RequestClass::Control,
+            RequestKind::Control,
             "settings",
             answered(&self.inner, &request, ANSWER_BYTES_MAX),
         )

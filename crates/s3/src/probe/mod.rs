@@ -14,7 +14,7 @@ use crate::client::{Client, Inner};
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
-use crate::retry::RequestClass;
+use crate::retry::RequestKind;
 use crate::retry::RetryState;
 
 #[cfg(any(fuzzing, clippy))]
@@ -86,7 +86,7 @@ impl Client {
     /// trusted.
     pub async fn survey(&self) -> Result<Connection> {
         let destination = self.inner.destination();
-        self.run(RequestClass::Control, "survey", self.inner.pool.survey(&destination.target)).await
+        self.run(RequestKind::Control, "survey", self.inner.pool.survey(&destination.target)).await
     }
 
     /// Tests what the store supports, with a few small objects under `prefix`, which ends in a
@@ -168,7 +168,7 @@ impl Asker<'_> {
     /// refuses them is one.
     async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<CollectedResponse> {
         self.client
-            .run(request.class(), op, answered(&self.client.inner, request, ANSWER_BYTES_MAX))
+            .run(request.kind(), op, answered(&self.client.inner, request, ANSWER_BYTES_MAX))
             .await
     }
 
@@ -186,7 +186,7 @@ impl Asker<'_> {
     async fn deletes_many(&self, key: &str) -> Result<bool> {
         match self
             .client
-            .run(RequestClass::Delete, "delete_many", self.client.delete_batch(&[key]))
+            .run(RequestKind::Delete, "delete_many", self.client.delete_batch(&[key]))
             .await
         {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
@@ -208,7 +208,7 @@ async fn answered(
     bytes_max: usize,
 ) -> Result<CollectedResponse> {
     request.check()?;
-    let mut retries = RetryState::new(inner, request.class());
+    let mut retries = RetryState::new(inner, request.kind());
     loop {
         match retries.attempt(request, bytes_max).await {
             Ok(answer) => {

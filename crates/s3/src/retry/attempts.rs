@@ -10,7 +10,7 @@ use crate::local_clock::Instant;
 use crate::op_history;
 use crate::request::Request;
 use crate::response_check::{self, Parse};
-use crate::retry::{AttemptError, RequestClass, RetryAction};
+use crate::retry::{AttemptError, RequestKind, RetryAction};
 
 const PAUSE_BASE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ impl Inner {
         request: &Request<'_>,
         bytes_max: usize,
     ) -> impl Future<Output = Result<CollectedResponse>> {
-        RetryState::new(self, request.class()).ask(request, bytes_max)
+        RetryState::new(self, request.kind()).ask(request, bytes_max)
     }
 
     /// As [`Inner::ask`]; the answer is what `parse` makes of it, and what it refuses is a failed
@@ -38,7 +38,7 @@ impl Inner {
         bytes_max: usize,
         parse: Parse<T>,
     ) -> impl Future<Output = Result<T>> {
-        RetryState::new(self, request.class()).ask_for(request, bytes_max, parse)
+        RetryState::new(self, request.kind()).ask_for(request, bytes_max, parse)
     }
 }
 
@@ -46,7 +46,7 @@ impl Inner {
 #[derive(Debug)]
 pub struct RetryState<'c> {
     inner: &'c Arc<Inner>,
-    class: RequestClass,
+    kind: RequestKind,
     pauses: u32,
     moves: u32,
     tried: TriedOnce,
@@ -73,11 +73,11 @@ struct TriedOnce {
 }
 
 impl<'c> RetryState<'c> {
-    /// A new operation with requests of this class.
-    pub fn new(inner: &'c Arc<Inner>, class: RequestClass) -> Self {
+    /// A new operation with requests of this kind.
+    pub fn new(inner: &'c Arc<Inner>, kind: RequestKind) -> Self {
         RetryState {
             inner,
-            class,
+            kind,
             pauses: 0,
             moves: 0,
             tried: TriedOnce::default(),
@@ -232,7 +232,7 @@ impl<'c> RetryState<'c> {
         // Before the retry: the next attempt must find the lower limit.
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
-            limits.class(self.class).overloaded(now, counters);
+            limits.kind(self.kind).overloaded(now, counters);
         }
         // No response at all, so the name may lead to another address by now.
         if endpoint_fault && error.status().is_none() {
@@ -240,7 +240,7 @@ impl<'c> RetryState<'c> {
         }
         // RefusalBackoff and foreign answers do not count: the endpoint works.
         if endpoint_fault {
-            breakers.class(self.class).failed(now, error, counters);
+            breakers.kind(self.kind).failed(now, error, counters);
         }
     }
 
@@ -262,7 +262,7 @@ impl<'c> RetryState<'c> {
         if self.pauses >= config.retries_max {
             return Err(error);
         }
-        if !budget.spend(self.class, error.kind() == ErrorKind::Timeout) {
+        if !budget.spend(self.kind, error.kind() == ErrorKind::Timeout) {
             counters.retries_refused.one();
             return Err(error);
         }

@@ -5,12 +5,12 @@
 //! as long, at most [`OPEN_MAX`]. A probe whose future was dropped reports nothing, so after
 //! [`PROBE_MAX`] another request becomes the probe: a breaker never stays open for ever.
 //!
-//! Each class of requests has a breaker of its own, since stores fail and throttle classes apart.
+//! Each kind of requests has a breaker of its own, since stores fail and throttle kinds apart.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::RequestClass;
+use super::RequestKind;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::local_clock::Instant;
@@ -25,27 +25,27 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 /// A probe that has not come back for this long no longer keeps others from trying.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
-/// The breakers of an endpoint, one for each class of requests.
+/// The breakers of an endpoint, one for each kind of requests.
 #[derive(Debug)]
-pub struct Breakers([Breaker; RequestClass::ALL.len()]);
+pub struct Breakers([Breaker; RequestKind::ALL.len()]);
 
 impl Breakers {
     /// All closed.
     pub fn new() -> Self {
-        Breakers(RequestClass::ALL.map(Breaker::new))
+        Breakers(RequestKind::ALL.map(Breaker::new))
     }
 
-    /// That of a class.
-    pub fn class(&self, class: RequestClass) -> &Breaker {
-        &self.0[class as usize]
+    /// That of a kind.
+    pub fn kind(&self, kind: RequestKind) -> &Breaker {
+        &self.0[kind as usize]
     }
 }
 
-/// Refuses requests of one class while the endpoint fails, and probes at intervals whether it has
+/// Refuses requests of one kind while the endpoint fails, and probes at intervals whether it has
 /// recovered.
 #[derive(Debug)]
 pub struct Breaker {
-    class: RequestClass,
+    kind: RequestKind,
     state: Mutex<State>,
 }
 
@@ -77,7 +77,7 @@ enum OpenState {
 
 impl Breaker {
     /// A closed one.
-    pub fn new(class: RequestClass) -> Self {
+    pub fn new(kind: RequestKind) -> Self {
         let state = State {
             failures: 0,
             pause: OPEN_MIN,
@@ -85,7 +85,7 @@ impl Breaker {
             last_failure: None,
             last_success: None,
         };
-        Breaker { class, state: Mutex::new(state) }
+        Breaker { kind, state: Mutex::new(state) }
     }
 
     /// Lets a request through, as a probe or as usual, or says why not.
@@ -121,7 +121,7 @@ impl Breaker {
             Some((_, cause)) if cause.kind() == ErrorKind::Timeout => "were not answered in time",
             _ => "failed",
         };
-        format!("the last {} {} {how}", state.failures, self.class.word())
+        format!("the last {} {} {how}", state.failures, self.kind.word())
     }
 
     /// What an operator should know while it is open, with the last failure.
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn it_opens_probes_and_closes() {
-        let breaker = Breaker::new(RequestClass::Read);
+        let breaker = Breaker::new(RequestKind::Read);
         let counters = Counters::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -234,28 +234,28 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_healthy_apart() {
+    fn kinds_are_healthy_apart() {
         let breakers = Breakers::new();
         let counters = Counters::default();
         let now = Instant::now();
-        for (at, class) in RequestClass::ALL.into_iter().enumerate() {
-            assert_eq!((class as usize, breakers.class(class).class), (at, class));
+        for (at, kind) in RequestKind::ALL.into_iter().enumerate() {
+            assert_eq!((kind as usize, breakers.kind(kind).kind), (at, kind));
         }
         (0..FAILURES_TO_OPEN).for_each(|_| {
-            breakers.class(RequestClass::Delete).failed(now, &cause(ErrorKind::Io), &counters)
+            breakers.kind(RequestKind::Delete).failed(now, &cause(ErrorKind::Io), &counters)
         });
-        for class in RequestClass::ALL {
+        for kind in RequestKind::ALL {
             assert_eq!(
-                breakers.class(class).admit(now, &counters).is_ok(),
-                class != RequestClass::Delete,
-                "{class:?}"
+                breakers.kind(kind).admit(now, &counters).is_ok(),
+                kind != RequestKind::Delete,
+                "{kind:?}"
             );
         }
     }
 
     #[test]
     fn it_never_latches() {
-        let breaker = Breaker::new(RequestClass::Read);
+        let breaker = Breaker::new(RequestKind::Read);
         let counters = Counters::default();
         let mut now = Instant::now();
         for _ in 0..1000 {

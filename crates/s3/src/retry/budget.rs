@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::RequestClass;
+use super::RequestKind;
 
 /// What all operations on one endpoint may spend on retries together, so that a storm of failures
 /// cannot become a storm of retries. Half of it is for loads alone.
@@ -24,11 +24,11 @@ impl RetryBudget {
     }
 
     /// Takes what a retry costs, if it is there.
-    pub fn spend(&self, class: RequestClass, timed_out: bool) -> bool {
+    pub fn spend(&self, kind: RequestKind, timed_out: bool) -> bool {
         let cost = if timed_out { RetryBudget::TIMEOUT } else { RetryBudget::RETRY };
         // A failed load costs the engine a recomputation, a failed save only a chunk. So half of
         // the budget is out of reach for everything but loads.
-        let floor = if class.serves_loads() { 0 } else { RetryBudget::FOR_LOADS };
+        let floor = if kind.serves_loads() { 0 } else { RetryBudget::FOR_LOADS };
         let take = |left: u32| left.checked_sub(cost).filter(|left| *left >= floor);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
@@ -52,24 +52,24 @@ mod tests {
     #[test]
     fn it_runs_dry_and_fills_up_again() {
         let budget = RetryBudget::new();
-        let class = RequestClass::Read;
-        assert_eq!((0..1000).filter(|_| budget.spend(class, false)).count(), 100);
-        assert!(!budget.spend(class, true));
+        let kind = RequestKind::Read;
+        assert_eq!((0..1000).filter(|_| budget.spend(kind, false)).count(), 100);
+        assert!(!budget.spend(kind, true));
         (0..10).for_each(|_| budget.earn(false));
-        assert!(budget.spend(class, true));
-        assert!(!budget.spend(class, false));
+        assert!(budget.spend(kind, true));
+        assert!(!budget.spend(kind, false));
         (0..1000).for_each(|_| budget.earn(true));
-        assert_eq!((0..1000).filter(|_| budget.spend(class, true)).count(), 50);
+        assert_eq!((0..1000).filter(|_| budget.spend(kind, true)).count(), 50);
     }
 
     #[test]
     fn others_leave_half_for_loads() {
         let budget = RetryBudget::new();
-        for class in [RequestClass::Delete, RequestClass::Write, RequestClass::Control] {
-            assert!((0..1000).filter(|_| budget.spend(class, false)).count() <= 50);
-            assert!(!budget.spend(class, false));
+        for kind in [RequestKind::Delete, RequestKind::Write, RequestKind::Control] {
+            assert!((0..1000).filter(|_| budget.spend(kind, false)).count() <= 50);
+            assert!(!budget.spend(kind, false));
         }
-        assert!(budget.spend(RequestClass::Session, true));
-        assert_eq!((0..1000).filter(|_| budget.spend(RequestClass::Read, false)).count(), 48);
+        assert!(budget.spend(RequestKind::Session, true));
+        assert_eq!((0..1000).filter(|_| budget.spend(RequestKind::Read, false)).count(), 48);
     }
 }

@@ -1,6 +1,6 @@
 //! Limits the requests in flight, by additive increase and multiplicative decrease.
 //!
-//! Each class of requests has a limit of its own, and all classes share a total. A limit grows by
+//! Each kind of requests has a limit of its own, and all kinds share a total. A limit grows by
 //! one after as many successes as it has permits. It is cut to 6/8 when the store asks to slow down
 //! or responds far more slowly than usual, at most once in [`CUT_EVERY`], since one overload
 //! delays many responses.
@@ -9,8 +9,8 @@
 //! returned while there is a debt is forgotten instead. So permits, debt and limit always add up,
 //! and no permit is lost or created.
 //!
-//! Requests can hang until [`crate::Config::stall_max`]. If no request of a class has started or
-//! ended for [`HUNG_AFTER`], one more is allowed, so that the class notices a store that works
+//! Requests can hang until [`crate::Config::stall_max`]. If no request of a kind has started or
+//! ended for [`HUNG_AFTER`], one more is allowed, so that the kind notices a store that works
 //! again. Sessions and probes bypass the limits: other requests wait for them.
 
 use std::pin::pin;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::RequestClass;
+use super::RequestKind;
 use crate::counters::Counters;
 use crate::local_clock::Instant;
 
@@ -39,22 +39,22 @@ const SILENCE_MIN: Duration = Duration::from_millis(20);
 /// ... and at most.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Where no request of a class has begun or ended for this long, those in flight hang: one more
+/// Where no request of a kind has begun or ended for this long, those in flight hang: one more
 /// goes, so that the others need not wait until it is known that they never end.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
 
 /// Deletes and listings each have at most one permit in this many, so that hung or throttled ones
-/// leave the rest to other classes.
+/// leave the rest to other kinds.
 const MINOR_SHARE: usize = 4;
 /// Writes leave one permit in this many to loads.
 const WRITES_LEAVE: usize = 16;
 
-/// The limits of one endpoint: the requests in flight in total, and of each class as many as the
+/// The limits of one endpoint: the requests in flight in total, and of each kind as many as the
 /// store keeps up with.
 #[derive(Debug)]
 pub struct ConcurrencyLimits {
     all: Arc<Semaphore>,
-    classes: [Arc<ClassLimit>; RequestClass::ALL.len()],
+    kinds: [Arc<ClassLimit>; RequestKind::ALL.len()],
 }
 
 impl ConcurrencyLimits {
@@ -62,45 +62,45 @@ impl ConcurrencyLimits {
     pub fn new(max: usize) -> Self {
         // A semaphore with more permits than this panics.
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let of = |class| match class {
-            RequestClass::Read => max,
-            RequestClass::Write => max - max / WRITES_LEAVE,
-            RequestClass::Delete | RequestClass::Control => max.div_ceil(MINOR_SHARE),
+        let of = |kind| match kind {
+            RequestKind::Read => max,
+            RequestKind::Write => max - max / WRITES_LEAVE,
+            RequestKind::Delete | RequestKind::Control => max.div_ceil(MINOR_SHARE),
             // All other requests wait for the one session.
-            RequestClass::Session => 1,
+            RequestKind::Session => 1,
         };
         ConcurrencyLimits {
             all: Arc::new(Semaphore::new(max)),
-            classes: RequestClass::ALL.map(|class| ClassLimit::new(of(class))),
+            kinds: RequestKind::ALL.map(|kind| ClassLimit::new(of(kind))),
         }
     }
 
-    /// That of a class.
-    pub fn class(&self, class: RequestClass) -> &Arc<ClassLimit> {
-        &self.classes[class as usize]
+    /// That of a kind.
+    pub fn kind(&self, kind: RequestKind) -> &Arc<ClassLimit> {
+        &self.kinds[kind as usize]
     }
 
     /// Waits for a permit. A session does not wait: only one is created at a time, and all other
     /// requests wait for it.
-    pub async fn acquire(&self, class: RequestClass) -> RequestPermit {
-        if class == RequestClass::Session {
-            return self.bypass(class);
+    pub async fn acquire(&self, kind: RequestKind) -> RequestPermit {
+        if kind == RequestKind::Session {
+            return self.bypass(kind);
         }
         // The usual case allocates no timer. It overtakes no waiter: the semaphore serves waiters
         // first.
-        if let Some(permit) = self.try_acquire(class) {
+        if let Some(permit) = self.try_acquire(kind) {
             return permit;
         }
-        let limit = self.class(class);
-        let mut waiting = pin!(self.wait_for_permit(class));
+        let limit = self.kind(kind);
+        let mut waiting = pin!(self.wait_for_permit(kind));
         loop {
             // In this order: a permit that is free is better than one beyond the limit. The timer
-            // only makes the loop look again whether the class hangs.
+            // only makes the loop look again whether the kind hangs.
             tokio::select! {
                 biased;
                 permit = waiting.as_mut() => return permit,
                 spare = Arc::clone(&limit.spare).acquire_owned(), if limit.is_hung() => {
-                    let mut permit = self.bypass(class);
+                    let mut permit = self.bypass(kind);
                     permit.spare = spare.ok();
                     return permit;
                 }
@@ -109,10 +109,10 @@ impl ConcurrencyLimits {
         }
     }
 
-    async fn wait_for_permit(&self, class: RequestClass) -> RequestPermit {
-        // First the class, then the total. In the other order, requests of a class at its limit
-        // would hold permits of the total while they wait, and other classes would stand still.
-        let mut permit = self.class(class).acquire().await;
+    async fn wait_for_permit(&self, kind: RequestKind) -> RequestPermit {
+        // First the kind, then the total. In the other order, requests of a kind at its limit
+        // would hold permits of the total while they wait, and other kinds would stand still.
+        let mut permit = self.kind(kind).acquire().await;
         // The semaphores are never closed, so `ok` loses nothing.
         permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
         permit.limit.record_progress();
@@ -120,22 +120,22 @@ impl ConcurrencyLimits {
     }
 
     /// A permit, if one is free.
-    pub fn try_acquire(&self, class: RequestClass) -> Option<RequestPermit> {
-        let mut permit = self.class(class).try_acquire()?;
-        // If the total is reached, the permit of the class is dropped here, and goes to the next
-        // waiter of the class.
+    pub fn try_acquire(&self, kind: RequestKind) -> Option<RequestPermit> {
+        let mut permit = self.kind(kind).try_acquire()?;
+        // If the total is reached, the permit of the kind is dropped here, and goes to the next
+        // waiter of the kind.
         permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
         permit.limit.record_progress();
         Some(permit)
     }
 
     /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
-    pub fn bypass(&self, class: RequestClass) -> RequestPermit {
-        RequestPermit { limit: Arc::clone(self.class(class)), permit: None, all: None, spare: None }
+    pub fn bypass(&self, kind: RequestKind) -> RequestPermit {
+        RequestPermit { limit: Arc::clone(self.kind(kind)), permit: None, all: None, spare: None }
     }
 }
 
-/// The gate of one class.
+/// The gate of one kind.
 #[derive(Debug)]
 pub struct ClassLimit {
     gate: Arc<Semaphore>,
@@ -162,7 +162,7 @@ struct State {
 pub struct RequestPermit {
     limit: Arc<ClassLimit>,
     permit: Option<OwnedSemaphorePermit>,
-    /// Its place among all classes.
+    /// Its place among all kinds.
     all: Option<OwnedSemaphorePermit>,
     /// The place on top, where it has that.
     spare: Option<OwnedSemaphorePermit>,
@@ -278,10 +278,10 @@ impl ClassLimit {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        // Bypasses hold no permit of the class, so they change nothing here.
+        // Bypasses hold no permit of the kind, so they change nothing here.
         let Some(permit) = self.permit.take() else { return };
         let mut state = self.limit.state();
-        // A waiter that got the permit of its class and was dropped before it had one of the total
+        // A waiter that got the permit of its kind and was dropped before it had one of the total
         // has sent nothing: that is no progress.
         if self.all.is_some() {
             state.last_progress = Instant::now();
@@ -326,32 +326,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn classes_have_a_pace_of_their_own_and_one_number_together() {
+    async fn kinds_have_a_pace_of_their_own_and_one_number_together() {
         let limits = ConcurrencyLimits::new(16);
         let counters = Counters::default();
-        let free = |class| std::iter::from_fn(|| limits.try_acquire(class)).collect::<Vec<_>>();
-        for (class, places) in [
-            (RequestClass::Read, 16),
-            (RequestClass::Write, 15),
-            (RequestClass::Delete, 4),
-            (RequestClass::Control, 4),
+        let free = |kind| std::iter::from_fn(|| limits.try_acquire(kind)).collect::<Vec<_>>();
+        for (kind, places) in [
+            (RequestKind::Read, 16),
+            (RequestKind::Write, 15),
+            (RequestKind::Delete, 4),
+            (RequestKind::Control, 4),
         ] {
-            assert_eq!(free(class).len(), places, "{class:?}");
+            assert_eq!(free(kind).len(), places, "{kind:?}");
         }
         for n in 0..20 {
-            limits
-                .class(RequestClass::Delete)
-                .overloaded(Instant::now() + CUT_EVERY * n, &counters);
+            limits.kind(RequestKind::Delete).overloaded(Instant::now() + CUT_EVERY * n, &counters);
         }
-        assert_eq!(free(RequestClass::Delete).len(), 1);
-        assert_eq!(free(RequestClass::Read).len(), 16, "loads are as fast as before");
-        let writes = free(RequestClass::Write);
-        let loads = free(RequestClass::Read);
-        assert_eq!((writes.len(), loads.len(), free(RequestClass::Delete).len()), (15, 1, 0));
+        assert_eq!(free(RequestKind::Delete).len(), 1);
+        assert_eq!(free(RequestKind::Read).len(), 16, "loads are as fast as before");
+        let writes = free(RequestKind::Write);
+        let loads = free(RequestKind::Read);
+        assert_eq!((writes.len(), loads.len(), free(RequestKind::Delete).len()), (15, 1, 0));
         // Other requests may wait for a session, so a session waits for no permit.
-        limits.acquire(RequestClass::Session).await;
+        limits.acquire(RequestKind::Session).await;
         drop((writes, loads));
-        assert_eq!(free(RequestClass::Read).len(), 16, "no place is lost");
+        assert_eq!(free(RequestKind::Read).len(), 16, "no place is lost");
     }
 
     /// What it comes to without any wait.
@@ -363,9 +361,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_all_hang_one_more_goes_and_no_second() {
         let limits = ConcurrencyLimits::new(16);
-        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestClass::Write)).collect();
+        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestKind::Write)).collect();
         let began = Instant::now();
-        let spare = tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(RequestClass::Write))
+        let spare = tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(RequestKind::Write))
             .await
             .unwrap();
         let waited = began.elapsed();
@@ -373,12 +371,12 @@ mod tests {
             (HUNG_AFTER..HUNG_AFTER * 2).contains(&waited),
             "before that they do not count as hanging: {waited:?}"
         );
-        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(RequestClass::Write)).await;
+        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(RequestKind::Write)).await;
         assert!(none.is_err(), "there is only one");
         drop(spare);
         // One after the other, and at once: neither is there a second look at the clock.
-        let mut one = Box::pin(limits.acquire(RequestClass::Write));
-        let mut two = Box::pin(limits.acquire(RequestClass::Write));
+        let mut one = Box::pin(limits.acquire(RequestKind::Write));
+        let mut two = Box::pin(limits.acquire(RequestKind::Write));
         let std::task::Poll::Ready(first) = once(&mut one).await else {
             panic!("the one place is free")
         };
@@ -388,7 +386,7 @@ mod tests {
             panic!("it is free again")
         };
         drop((second, hung));
-        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestClass::Write)).collect();
+        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestKind::Write)).collect();
         assert_eq!(free.len(), 15, "no place is lost");
     }
 

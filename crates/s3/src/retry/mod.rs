@@ -5,7 +5,7 @@ mod breaker;
 mod budget;
 mod classify;
 mod concurrency;
-mod request_class;
+mod request_kind;
 
 use crate::error::Error;
 
@@ -14,7 +14,7 @@ pub use breaker::{Admission, Breakers};
 pub use budget::RetryBudget;
 pub use classify::{StoreRefusal, classify};
 pub use concurrency::{ConcurrencyLimits, RequestPermit};
-pub use request_class::RequestClass;
+pub use request_kind::RequestKind;
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
-use crate::state::scheduler::RequestKind;
+use crate::state::scheduler::RequestQueue;
 use crate::state::shared::Shared;
 
 /// The most open conflicts; the next listing resolves those beyond.
@@ -64,7 +64,7 @@ async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s
     let version = shared.key_locks.read(&chunk.digest);
     let names = names(shared, &chunk.digest);
     for name in &names {
-        let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
+        let _permit = shared.scheduler.acquire(RequestQueue::Lookup).await;
         add(&shared.counters.heads, 1);
         match shared.client.until(until).head(name).await {
             Ok(Some(object)) => return Ok(found(shared, chunk, object.total(), &version)),

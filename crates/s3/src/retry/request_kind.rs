@@ -1,7 +1,7 @@
 /// What a request is for. Stores throttle and fail these apart from each other, so each has a
 /// health and a pace of its own: deletes that fail say nothing against loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestClass {
+pub enum RequestKind {
     /// Objects and what is known of them.
     Read,
     /// Objects and their parts.
@@ -14,29 +14,29 @@ pub enum RequestClass {
     Session,
 }
 
-impl RequestClass {
+impl RequestKind {
     /// All of them, each at the place of its number.
-    pub const ALL: [RequestClass; 5] = [
-        RequestClass::Read,
-        RequestClass::Write,
-        RequestClass::Delete,
-        RequestClass::Control,
-        RequestClass::Session,
+    pub const ALL: [RequestKind; 5] = [
+        RequestKind::Read,
+        RequestKind::Write,
+        RequestKind::Delete,
+        RequestKind::Control,
+        RequestKind::Session,
     ];
 
     /// What its requests are called.
     pub fn word(self) -> &'static str {
         match self {
-            RequestClass::Read => "reads",
-            RequestClass::Write => "writes",
-            RequestClass::Delete => "deletes",
-            RequestClass::Control => "listings and settings",
-            RequestClass::Session => "sessions",
+            RequestKind::Read => "reads",
+            RequestKind::Write => "writes",
+            RequestKind::Delete => "deletes",
+            RequestKind::Control => "listings and settings",
+            RequestKind::Session => "sessions",
         }
     }
 
     /// Whether loads wait for it.
     pub fn serves_loads(self) -> bool {
-        matches!(self, RequestClass::Read | RequestClass::Session)
+        matches!(self, RequestKind::Read | RequestKind::Session)
     }
 }
