@@ -15,7 +15,7 @@ pub use self::last_uses::{BucketUses, last_uses};
 use crate::Layout;
 use crate::ops::metadata;
 use crate::ops::metadata::facts_text;
-use crate::state::layout::{OWN, model, own_name};
+use crate::state::object_names::{OWN, model, own_name};
 
 /// What is wrong with an object, or unknown of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

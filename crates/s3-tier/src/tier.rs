@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
-use crate::ops::save_batch::{AdmissionOrder, SaveBatch, eviction_hint};
+use crate::ops::admission_order::AdmissionOrder;
+use crate::ops::save_batch::{SaveBatch, eviction_hint};
 use crate::ops::{evict, load, lookup, remove, save};
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};
@@ -338,7 +339,7 @@ impl Observe for S3Tier {
                 );
             }
         }
-        reasons.extend(self.shared.cluster.reasons(self.shared.now_ms()));
+        reasons.extend(self.shared.node.reasons(self.shared.now_ms()));
         reasons.extend(self.shared.client.outages());
         reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
         let mut counters = self.shared.counters.all();

@@ -10,7 +10,7 @@ use kvtier_mem::View;
 use kvtier_s3::{CONDITIONAL_PUTS_RECHECK, Error, ErrorKind, Put, Stored};
 use tokio::time::Instant;
 
-use crate::state::layout::OWN;
+use crate::state::object_names::OWN;
 use crate::state::shared::Shared;
 
 /// Pauses after a probe without an answer: the first, and the longest; each is twice the one

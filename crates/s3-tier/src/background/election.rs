@@ -1,4 +1,4 @@
-//! Takes part in the election of the evictor: runs the steps of the lease (`state::lease`) against
+//! Takes part in the election of the evictor: runs the steps of the lease (`state::epoch_lease`) against
 //! the bucket.
 //!
 //! The lease's state machine decides what to send and when; this module sends it and reports the
@@ -23,30 +23,18 @@ use std::time::Duration;
 
 use kvtier_s3::{Client, Entry, ErrorKind, Put, Stored};
 
-use crate::background::lease_listing::{Epochs, FREE, Unchanged};
-use crate::background::objects;
-use crate::state::lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
+use crate::background::epoch_listing::{Epochs, Unchanged};
+use crate::background::epoch_object::{BYTES_MAX, FREE, encode, maker};
+use crate::background::own_objects;
+use crate::state::epoch_lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
 use crate::state::shared::Shared;
-
-const OBJECT_BYTES_MAX: usize = 4096;
 
 /// Terms after which a store that did not honour conditions is tried again.
 const AGAIN_TERMS: u32 = 2;
 
-/// The object of a claim: the node, and the number of the node's claim.
-fn object(node: &str, claim: u64) -> Vec<u8> {
-    format!("kvtier lease\nformat: 1\nnode: {node}\nclaim: {claim}\n").into_bytes()
-}
-
-/// The node in an object, for reports.
-fn node(bytes: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(bytes).ok()?.strip_prefix("kvtier lease\n")?;
-    text.lines().find_map(|line| line.strip_prefix("node: ")).map(str::to_owned)
-}
-
 /// Competes for the lease until the tier is closed.
 pub async fn compete(shared: Arc<Shared>) {
-    let term = shared.cluster.config.lease_term;
+    let term = shared.node.config.lease_term;
     // A renewal must fail early enough for another attempt before the term ends.
     let client = shared.client.within(term / 4);
     let mut candidate = Candidate {
@@ -59,7 +47,7 @@ pub async fn compete(shared: Arc<Shared>) {
     while !shared.gate.is_closed() {
         let now_ms = shared.now_ms();
         // Decided anew after each step, from what the state machine has recorded.
-        let step = shared.cluster.lease().next(now_ms);
+        let step = shared.node.lease().next(now_ms);
         let done = match step {
             LeaseStep::Wait { until_ms } => {
                 tokio::time::sleep(Duration::from_millis(until_ms - now_ms)).await;
@@ -80,7 +68,7 @@ pub async fn compete(shared: Arc<Shared>) {
                 drop(shared.error("lease", None, e));
                 // Unclear claims are read, and a holder that cannot renew stops evicting when its
                 // term ends.
-                shared.cluster.lease().failed(shared.now_ms());
+                shared.node.lease().failed(shared.now_ms());
                 tokio::time::sleep(term / 16).await;
             }
         }
@@ -90,19 +78,19 @@ pub async fn compete(shared: Arc<Shared>) {
 /// At shutdown: marks as free what this node holds, or claimed without a confirmation. The next
 /// node then need not wait for a term.
 pub async fn give_up(shared: &Shared) -> kvtier_s3::Result<()> {
-    let _writing = shared.cluster.lease_write.lock().await;
-    let Some(Unreleased { epoch, is_ours }) = shared.cluster.lease().unreleased() else {
+    let _writing = shared.node.lease_write.lock().await;
+    let Some(Unreleased { epoch, is_ours }) = shared.node.lease().unreleased() else {
         return Ok(());
     };
-    let name = shared.cluster.paths.lease(epoch);
-    shared.cluster.lease().give_up(shared.now_ms());
+    let name = shared.node.own_names.lease(epoch);
+    shared.node.lease().give_up(shared.now_ms());
     if !is_ours {
-        let bytes = objects::get(&shared.client, &name, OBJECT_BYTES_MAX).await?;
-        if bytes.as_deref().and_then(node).is_none_or(|maker| maker != shared.cluster.node) {
+        let bytes = own_objects::get(&shared.client, &name, BYTES_MAX).await?;
+        if bytes.as_deref().and_then(maker).is_none_or(|maker| maker != shared.node.name) {
             return Ok(());
         }
     }
-    objects::put(&shared.client, &name, FREE.to_vec(), &Put::default()).await.map(drop)
+    own_objects::put(&shared.client, &name, FREE.to_vec(), &Put::default()).await.map(drop)
 }
 
 /// Whether the store honours conditions, which the lease needs.
@@ -123,19 +111,19 @@ struct Candidate {
 
 impl Candidate {
     fn lease<T>(&self, work: impl FnOnce(&mut EpochLease, u64) -> T) -> T {
-        work(&mut self.shared.cluster.lease(), self.shared.now_ms())
+        work(&mut self.shared.node.lease(), self.shared.now_ms())
     }
 
     fn object(&self) -> Vec<u8> {
-        object(&self.shared.cluster.node, self.claim)
+        encode(&self.shared.node.name, self.claim)
     }
 
     async fn list(&mut self) -> kvtier_s3::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let paths = &shared.cluster.paths;
-        let (entries, date) = objects::list(&self.client, &paths.leases()).await?;
+        let paths = &shared.node.own_names;
+        let (entries, date) = own_objects::list(&self.client, &paths.leases()).await?;
         let epochs = Epochs::new(&entries, |name| paths.epoch(name));
-        shared.cluster.notes().foreign_leases = epochs.advice();
+        shared.node.notes().foreign_leases = epochs.advice();
         let found = self.unchanged.top(epochs.top, date);
         let before = self.lease(|lease, now_ms| lease.held(now_ms));
         self.lease(|lease, now_ms| lease.listed(now_ms, found));
@@ -145,9 +133,8 @@ impl Candidate {
         } else if let Some(top) =
             found.filter(|top| held.is_none() && self.read_epoch != Some(top.epoch))
         {
-            let bytes =
-                objects::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
-            self.shared.cluster.notes().holder = bytes.as_deref().and_then(node);
+            let bytes = own_objects::get(&self.client, &paths.lease(top.epoch), BYTES_MAX).await?;
+            self.shared.node.notes().holder = bytes.as_deref().and_then(maker);
             // Set only after the read: a read that failed is repeated after the next listing.
             self.read_epoch = Some(top.epoch);
         }
@@ -156,9 +143,9 @@ impl Candidate {
 
     /// This node holds the lease now: older epochs are obsolete, and waiting saves are served.
     async fn took_over(&self, epoch: u64, entries: &[Entry]) {
-        self.shared.cluster.notes().holder = Some(self.shared.cluster.node.clone());
-        self.shared.cluster.took_over.notify_one();
-        let paths = &self.shared.cluster.paths;
+        self.shared.node.notes().holder = Some(self.shared.node.name.clone());
+        self.shared.node.took_over.notify_one();
+        let paths = &self.shared.node.own_names;
         let older = |entry: &&Entry| paths.epoch(&entry.key).is_some_and(|other| other < epoch);
         let older: Vec<&str> =
             entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
@@ -172,36 +159,36 @@ impl Candidate {
 
     async fn claim(&mut self, epoch: u64) -> kvtier_s3::Result<ConditionSupport> {
         let shared = Arc::clone(&self.shared);
-        let _writing = shared.cluster.lease_write.lock().await;
+        let _writing = shared.node.lease_write.lock().await;
         if shared.gate.is_closed() {
             return Ok(ConditionSupport::Honoured);
         }
         // A new number for each claim, or an old object of this node would look like the answer to
         // a new claim.
         self.claim += 1;
-        let name = shared.cluster.paths.lease(epoch);
+        let name = shared.node.own_names.lease(epoch);
         // The term counts from here: the object cannot have been written before.
         let sent_ms = shared.now_ms();
-        let answer = match objects::put(&self.client, &name, self.object(), &Put::if_absent()).await
-        {
-            Ok(Stored::New { .. }) => match self.overwrites(&name).await {
-                Ok(true) => return Ok(self.report_missing("ignores If-None-Match on a PUT")),
-                Ok(false) => {
-                    shared.cluster.notes().lease = None;
-                    ClaimOutcome::Ours
+        let answer =
+            match own_objects::put(&self.client, &name, self.object(), &Put::if_absent()).await {
+                Ok(Stored::New { .. }) => match self.overwrites(&name).await {
+                    Ok(true) => return Ok(self.report_missing("ignores If-None-Match on a PUT")),
+                    Ok(false) => {
+                        shared.node.notes().lease = None;
+                        ClaimOutcome::Ours
+                    }
+                    // The object exists in any case; the next step reads it.
+                    Err(e) => {
+                        drop(shared.error("lease", None, e));
+                        ClaimOutcome::Unclear
+                    }
+                },
+                Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
+                    return Ok(self.report_missing("refuses If-None-Match on a PUT"));
                 }
-                // The object exists in any case; the next step reads it.
-                Err(e) => {
-                    drop(shared.error("lease", None, e));
-                    ClaimOutcome::Unclear
-                }
-            },
-            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
-                return Ok(self.report_missing("refuses If-None-Match on a PUT"));
-            }
-            Err(e) if e.kind() == ErrorKind::Denied => return Err(e),
-            Ok(_) | Err(_) => ClaimOutcome::Unclear,
-        };
+                Err(e) if e.kind() == ErrorKind::Denied => return Err(e),
+                Ok(_) | Err(_) => ClaimOutcome::Unclear,
+            };
         self.lease(|lease, _| lease.claimed(sent_ms, answer));
         Ok(ConditionSupport::Honoured)
     }
@@ -209,12 +196,12 @@ impl Candidate {
     /// Whether the store overwrites an existing object in spite of the condition. The object is
     /// this node's own, and its bytes stay the same.
     async fn overwrites(&self, name: &str) -> kvtier_s3::Result<bool> {
-        let again = objects::put(&self.client, name, self.object(), &Put::if_absent()).await?;
+        let again = own_objects::put(&self.client, name, self.object(), &Put::if_absent()).await?;
         Ok(!matches!(again, Stored::Present))
     }
 
     fn report_missing(&self, what: &str) -> ConditionSupport {
-        self.shared.cluster.notes().lease = Some(format!(
+        self.shared.node.notes().lease = Some(format!(
             "the store {what}, so the nodes cannot elect an evictor and no node evicts; set evictor to single on one of them"
         ));
         ConditionSupport::Missing
@@ -222,12 +209,12 @@ impl Candidate {
 
     /// Reads the object of a claim whose result is unknown.
     async fn read(&self, epoch: u64) -> kvtier_s3::Result<ConditionSupport> {
-        let name = self.shared.cluster.paths.lease(epoch);
-        let bytes = objects::get(&self.client, &name, OBJECT_BYTES_MAX).await?;
+        let name = self.shared.node.own_names.lease(epoch);
+        let bytes = own_objects::get(&self.client, &name, BYTES_MAX).await?;
         // Node and number match only if the last claim of this process wrote it.
         let ours = bytes.is_some_and(|bytes| bytes == self.object());
         if ours {
-            let _writing = self.shared.cluster.lease_write.lock().await;
+            let _writing = self.shared.node.lease_write.lock().await;
             if self.shared.gate.is_closed() {
                 return Ok(ConditionSupport::Honoured);
             }
@@ -241,36 +228,19 @@ impl Candidate {
     }
 
     async fn renew(&self, epoch: u64) -> kvtier_s3::Result<()> {
-        let _writing = self.shared.cluster.lease_write.lock().await;
+        let _writing = self.shared.node.lease_write.lock().await;
         if self.shared.gate.is_closed() {
             return Ok(());
         }
         let sent_ms = self.shared.now_ms();
-        objects::put(
+        own_objects::put(
             &self.client,
-            &self.shared.cluster.paths.lease(epoch),
+            &self.shared.node.own_names.lease(epoch),
             self.object(),
             &Put::default(),
         )
         .await?;
         self.lease(|lease, now_ms| lease.renewed(sent_ms, now_ms));
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn version_one_is_this() {
-        let golden = include_bytes!("golden/lease-v1.txt");
-        assert_eq!(object("host.12.1763726400000.0.1a2b3c4d", 3), golden);
-        assert_eq!(node(golden).as_deref(), Some("host.12.1763726400000.0.1a2b3c4d"));
-        assert_eq!((node(b"free\n"), node(b"\xff"), node(b"")), (None, None, None));
-        assert!(
-            object("", 0).len() > FREE.len(),
-            "a held lease is never as short as one that is free"
-        );
     }
 }

@@ -66,7 +66,7 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
     catalog.changed_keys.end();
     if listed {
         catalog.listed = true;
-        shared.cluster.listed_ms.store(listing.began_ms.cast_signed(), Ordering::Relaxed);
+        shared.node.listed_ms.store(listing.began_ms.cast_signed(), Ordering::Relaxed);
         add(&shared.counters.sweeps, 1);
     }
     listed
@@ -169,7 +169,7 @@ impl BucketListing {
         if self.first {
             return;
         }
-        let step = Duration::from_secs(1) / self.shared.cluster.config.listings_per_second_max;
+        let step = Duration::from_secs(1) / self.shared.node.config.listings_per_second_max;
         // The lock is held while waiting. So the requests of all prefixes together keep the rate,
         // in order.
         let mut next = self.pace.lock().await;

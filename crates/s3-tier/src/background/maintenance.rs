@@ -2,7 +2,7 @@
 //! bucket.
 //!
 //! Work runs in rounds, by default one in 30 s. A round writes this node's journal, then reads the
-//! journals of others, then resolves conflicts, then renews this node's share of the free space.
+//! journals of others, then resolves conflicts, then renews this node's budget.
 //! The order matters:
 //!
 //! - A node announces itself before it lists journals for the first time. Of two nodes that start
@@ -30,13 +30,13 @@ use std::time::Duration;
 use kvtier_s3::Put;
 use tokio::time::Instant;
 
-use crate::background::journal::merge;
-use crate::background::journal::merge::JournalMerger;
-use crate::background::{election, listing, objects, snapshot, tenant_key, uploads};
-use crate::state::cluster::{ANY, FIRST};
+use crate::background::peer_journals::merge;
+use crate::background::peer_journals::merge::JournalMerger;
+use crate::background::{election, listing, own_objects, snapshot, tenant_key, unfinished_uploads};
 use crate::state::counters::add;
+use crate::state::node::{ANY, FIRST};
+use crate::state::node_budget::Exchange;
 use crate::state::shared::Shared;
-use crate::state::shares::Exchange;
 use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
@@ -66,11 +66,11 @@ const AGE_CUT_S: i64 = 2;
 
 /// Restores the index, then keeps it up to date until the tier is closed.
 pub async fn run(shared: Arc<Shared>) {
-    if !shared.cluster.capped {
+    if !shared.node.capped {
         // One page shows whether names of an older form exist.
         return listing::sample(&shared).await;
     }
-    let every = shared.cluster.config.journal_every;
+    let every = shared.node.config.journal_every;
     let mut maintenance = Maintenance::new(Arc::clone(&shared));
     // Before the listing: it drops what it does not find, and places what it discovers by age
     // relative to the snapshot.
@@ -78,17 +78,17 @@ pub async fn run(shared: Arc<Shared>) {
     let listing = tokio::spawn(list(Arc::clone(&shared), maintenance.known_ms));
     let began = Instant::now();
     let mut last = began;
-    // Soon, so that nodes that start together learn of each other before they fill their shares.
+    // Soon, so that nodes that start together learn of each other before they use up their budgets.
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
             // A new evictor catches up at once.
-            () = shared.cluster.took_over.notified() => {
+            () = shared.node.took_over.notified() => {
                 maintenance.catch_up().await;
                 continue;
             }
             // A save waits for space that another node may have freed.
-            () = shared.cluster.round_requested.notified() => {
+            () = shared.node.round_requested.notified() => {
                 due = due.min(last + hurried_pause(&shared));
                 continue;
             }
@@ -105,15 +105,15 @@ pub async fn run(shared: Arc<Shared>) {
 
 /// The shortest time between two rounds.
 fn hurried_pause(shared: &Shared) -> Duration {
-    let pause = shared.cluster.config.journal_every / HURRY_PART;
-    if shared.cluster.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
+    let pause = shared.node.config.journal_every / HURRY_PART;
+    if shared.node.budget.has_others() { pause } else { pause.min(ALONE_PAUSE) }
 }
 
 /// Lists the bucket repeatedly.
 async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     let mut first = true;
     let mut again = PAUSE;
-    let every = shared.cluster.config.sweep_every;
+    let every = shared.node.config.sweep_every;
     while !shared.gate.is_closed() {
         let mut listed = None;
         if shared.names.can_parse() {
@@ -147,7 +147,7 @@ pub async fn rescan(shared: Arc<Shared>) {
         if !known {
             known = record(&shared, "settings", check_settings(&shared).await);
         }
-        let done = record(&shared, "uploads", uploads::abort(&shared).await);
+        let done = record(&shared, "uploads", unfinished_uploads::abort(&shared).await);
         pause = match shared.client.is_bucket_missing() {
             true => MISSING_PAUSE,
             false if known && done => UPLOADS_EVERY,
@@ -160,7 +160,7 @@ pub async fn rescan(shared: Arc<Shared>) {
 /// Reads the bucket's settings, and keeps warnings of those that make it larger than the cap.
 async fn check_settings(shared: &Shared) -> kvtier_s3::Result<()> {
     let caveats = shared.client.settings().await?.caveats(shared.names.root());
-    shared.cluster.notes().caveats = caveats;
+    shared.node.notes().caveats = caveats;
     Ok(())
 }
 
@@ -169,9 +169,7 @@ async fn check_settings(shared: &Shared) -> kvtier_s3::Result<()> {
 pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
     // First, since it costs one PUT and is what other nodes miss most.
     record(shared, "journal", flush(shared).await);
-    if shared.cluster.may_evict(shared.now_ms())
-        && shared.cluster.read_snapshot.load(Ordering::Relaxed)
-    {
+    if shared.node.may_evict(shared.now_ms()) && shared.node.read_snapshot.load(Ordering::Relaxed) {
         let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
         record(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
     }
@@ -185,28 +183,28 @@ fn record(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> b
 
 /// Announces this node to others, with an empty journal.
 async fn announce_node(shared: &Shared) -> kvtier_s3::Result<()> {
-    let name = shared.cluster.paths.journal(&shared.cluster.node, 0);
-    objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
+    let name = shared.node.own_names.journal(&shared.node.name, 0);
+    own_objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
 }
 
 /// Writes the records since the last flush.
 async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
-    let cluster = &shared.cluster;
+    let node = &shared.node;
     // Numbered when it is taken: a name is never used for other records, even if the answer to its
     // PUT is lost.
-    let taken = cluster.journal.take();
+    let taken = node.journal.take();
     let Some((number, records)) = taken else { return Ok(()) };
-    let bytes = cluster.journal.encode(cluster.server_ms(&shared.client), &records);
-    let name = cluster.paths.journal(&cluster.node, number);
-    if let Err(e) = objects::put(&shared.client, &name, bytes, &Put::default()).await {
+    let bytes = node.journal.encode(node.server_ms(&shared.client), &records);
+    let name = node.own_names.journal(&node.name, number);
+    if let Err(e) = own_objects::put(&shared.client, &name, bytes, &Put::default()).await {
         // They go out with the next number. Readers take records twice without harm.
-        cluster.journal.restore(records);
+        node.journal.restore(records);
         return Err(e);
     }
     add(&shared.counters.journaled, records.len() as u64);
-    match cluster.journal.wrote(number) {
+    match node.journal.wrote(number) {
         // Bounds the journal where no evictor merges and deletes its objects.
-        Some(old) => shared.client.delete(&cluster.paths.journal(&cluster.node, old)).await,
+        Some(old) => shared.client.delete(&node.own_names.journal(&node.name, old)).await,
         None => Ok(()),
     }
 }
@@ -258,31 +256,31 @@ impl Maintenance {
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap must hold meanwhile.
             // Evicting in a wrong order costs hits; not evicting would break the cap.
-            self.shared.cluster.caught_up.store(ANY, Ordering::Relaxed);
+            self.shared.node.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
         record(&self.shared, "journal", announce_node(&self.shared).await);
-        let journals = self.shared.cluster.paths.journals();
+        let journals = self.shared.node.own_names.journals();
         self.merge(&journals).await;
         self.exchanged(true);
     }
 
-    /// The journals of others are read: this node's share is renewed.
+    /// The journals of others are read: this node's budget is renewed.
     fn exchanged(&mut self, is_early: bool) {
         let shared = &self.shared;
         let usage = shared.catalog().index.usage();
         // As all nodes have reported it by now; each may fill a part of it until the next exchange.
         let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
-        shared.cluster.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
+        shared.node.budget.exchanged(Exchange { nodes: self.nodes, free, is_early });
         shared.freed.notify_waiters();
     }
 
     /// Reads the first snapshot, unless that is done; `false` when it must be tried again.
     async fn learn(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        if shared.cluster.read_snapshot.load(Ordering::Relaxed) {
+        if shared.node.read_snapshot.load(Ordering::Relaxed) {
             return true;
         }
         match snapshot::read(&shared, self.known_ms, self.merger.last_writes()).await {
@@ -301,7 +299,7 @@ impl Maintenance {
         }
         // Read or given up: the listing may now place what it discovers.
         self.failed = 0;
-        shared.cluster.read_snapshot.store(true, Ordering::Relaxed);
+        shared.node.read_snapshot.store(true, Ordering::Relaxed);
         true
     }
 
@@ -317,13 +315,13 @@ impl Maintenance {
     /// later.
     async fn catch_up(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        let held = shared.cluster.lease().held(shared.now_ms());
+        let held = shared.node.lease().held(shared.now_ms());
         // Once for each epoch: while the lease stays, all deletes are this node's own.
         let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
         let read = self.read_again().await;
         // What cannot be read is not waited for.
         // From here on `may_evict` holds for this epoch.
-        shared.cluster.caught_up.store(epoch, Ordering::Relaxed);
+        shared.node.caught_up.store(epoch, Ordering::Relaxed);
         shared.eviction_queue.notify();
         shared.freed.notify_waiters();
         if let Err(e) = read {
@@ -344,13 +342,13 @@ impl Maintenance {
         let read = snapshot::read(&shared, self.known_ms, self.merger.last_writes()).await?;
         self.names_tenants |= read.is_some_and(|read| read.names_tenants);
         let read_ms = read.map(|read| read.at_ms);
-        self.merge(&shared.cluster.paths.journals()).await;
+        self.merge(&shared.node.own_names.journals()).await;
         if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
             // Its writer lacked what other nodes had not written yet.
             let since_ms =
-                at_ms.saturating_sub((2 * shared.cluster.config.journal_every).as_millis() as u64);
+                at_ms.saturating_sub((2 * shared.node.config.journal_every).as_millis() as u64);
             self.merger.reapply_since(&shared, since_ms).await?;
-            merge::touch_again(&shared, &shared.cluster.journal.waiting_records());
+            merge::touch_again(&shared, &shared.node.journal.waiting_records());
             self.known_ms = read_ms;
         }
         Ok(())
@@ -362,22 +360,22 @@ impl Maintenance {
         let shared = Arc::clone(&self.shared);
         let cap = shared.catalog().index.usage().capacity;
         // Before others are read: two nodes that exchange at the same time then see each other.
-        let flushes = !early || shared.cluster.shares.is_journal_due(cap);
+        let flushes = !early || shared.node.budget.is_journal_due(cap);
         if flushes {
             record(&shared, "journal", flush(&shared).await);
         }
         let caught_up = self.learn().await && self.catch_up().await;
         // Asked after the catch-up, which may have taken long.
-        let leads = shared.cluster.may_evict(shared.now_ms());
+        let leads = shared.node.may_evict(shared.now_ms());
         // The writes of all others count while much space is free.
-        let reads_all = leads || early || shared.cluster.shares.is_filling(cap);
-        let directory = match shared.cluster.holder() {
-            _ if reads_all => Some(shared.cluster.paths.journals()),
-            Some(holder) => Some(shared.cluster.paths.journals_of(&holder)),
+        let reads_all = leads || early || shared.node.budget.is_filling(cap);
+        let directory = match shared.node.holder() {
+            _ if reads_all => Some(shared.node.own_names.journals()),
+            Some(holder) => Some(shared.node.own_names.journals_of(&holder)),
             // This node does not take part in the election, so it does not know whose journal to
             // read.
-            None if shared.cluster.config.evictor == Evictor::Never => {
-                Some(shared.cluster.paths.journals())
+            None if shared.node.config.evictor == Evictor::Never => {
+                Some(shared.node.own_names.journals())
             }
             None => None,
         };
@@ -395,22 +393,22 @@ impl Maintenance {
         if leads && caught_up && self.is_snapshot_due() {
             record(&shared, "snapshot", self.snapshot().await);
         }
-        if leads && shared.cluster.may_name_tenants.load(Ordering::Relaxed) {
+        if leads && shared.node.may_name_tenants.load(Ordering::Relaxed) {
             let removed = record(&shared, "tenants", tenant_key::remove_names(&shared).await);
-            shared.cluster.may_name_tenants.store(!removed, Ordering::Relaxed);
+            shared.node.may_name_tenants.store(!removed, Ordering::Relaxed);
         }
     }
 
     /// Reads the last journal objects of the evictor before: the new one does not repeat them.
     async fn follow_previous(&mut self) {
-        let holder = self.shared.cluster.holder();
+        let holder = self.shared.node.holder();
         if self.follows != holder {
             // It may still have written while its lease ended.
             let before = std::mem::replace(&mut self.follows, holder);
             self.followed = before.map(|node| (node, JOURNALS_STAY));
         }
         if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
-            self.merge(&self.shared.cluster.paths.journals_of(&node)).await;
+            self.merge(&self.shared.node.own_names.journals_of(&node)).await;
             self.followed = Some((node, looks - 1));
         }
     }
@@ -421,8 +419,8 @@ impl Maintenance {
                 self.merged += merged.records as u64;
                 self.shared.eviction_queue.notify();
                 // Only a listing of all journals shows how many nodes there are.
-                if directory == self.shared.cluster.paths.journals() {
-                    let every_s = self.shared.cluster.config.journal_every.as_secs().cast_signed();
+                if directory == self.shared.node.own_names.journals() {
+                    let every_s = self.shared.node.config.journal_every.as_secs().cast_signed();
                     self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
@@ -433,7 +431,7 @@ impl Maintenance {
     }
 
     fn known(&self) -> u64 {
-        self.merged + self.shared.cluster.journal.noted()
+        self.merged + self.shared.node.journal.noted()
     }
 
     fn is_snapshot_due(&self) -> bool {
@@ -441,7 +439,7 @@ impl Maintenance {
         // A snapshot of an earlier build contains names of tenants.
         self.names_tenants
             || new >= SNAPSHOT_RECORDS
-            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.cluster.config.snapshot_every)
+            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.node.config.snapshot_every)
     }
 
     /// Writes a snapshot, and deletes the journals that it contains.
@@ -454,9 +452,9 @@ impl Maintenance {
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);
-        let age_s = AGE_CUT_S
-            + (JOURNALS_STAY * shared.cluster.config.journal_every).as_secs().cast_signed();
-        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
+        let age_s =
+            AGE_CUT_S + (JOURNALS_STAY * shared.node.config.journal_every).as_secs().cast_signed();
+        let own = shared.node.own_names.journals_of(&shared.node.name);
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;
         }

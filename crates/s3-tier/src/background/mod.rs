@@ -4,16 +4,17 @@
 
 pub mod conditional_puts;
 pub mod election;
-pub mod journal;
-pub mod lease_listing;
+pub mod epoch_listing;
+pub mod epoch_object;
 pub mod listing;
 pub mod maintenance;
-pub mod objects;
+pub mod own_objects;
+pub mod peer_journals;
 pub mod reconcile;
 pub mod snapshot;
 pub mod snapshot_manifest;
 pub mod tenant_key;
-pub mod uploads;
+pub mod unfinished_uploads;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,7 @@ pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     runtime.spawn(maintenance::run(Arc::clone(shared)));
     runtime.spawn(maintenance::rescan(Arc::clone(shared)));
     runtime.spawn(tenant_key::run(Arc::clone(shared)));
-    if shared.cluster.capped && shared.cluster.config.evictor == Evictor::Lease {
+    if shared.node.capped && shared.node.config.evictor == Evictor::Lease {
         runtime.spawn(election::compete(Arc::clone(shared)));
     }
 }
@@ -37,7 +38,7 @@ pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
 /// Writes what is pending at an orderly shutdown: the next start finds it, and the next evictor
 /// need not wait.
 pub async fn shutdown(shared: &Arc<Shared>, time_max: Duration) {
-    if shared.cluster.capped && !shared.cluster.is_shut_down.swap(true, Ordering::Relaxed) {
+    if shared.node.capped && !shared.node.is_shut_down.swap(true, Ordering::Relaxed) {
         drop(tokio::time::timeout(time_max, maintenance::shutdown(shared, time_max / 2)).await);
     }
 }

@@ -23,11 +23,11 @@ use kvtier_key::Digest;
 use kvtier_s3::Put;
 use tokio::task::JoinHandle;
 
-use crate::background::journal::last_writes::LastWrites;
-use crate::background::journal::time_range::{Newer, TimeRange};
+use crate::background::peer_journals::event_time::{EventTime, Newer};
+use crate::background::peer_journals::last_writes::LastWrites;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, SlotSet, make_recent};
 use crate::background::snapshot_manifest::SnapshotManifest;
-use crate::background::{objects, snapshot_manifest};
+use crate::background::{own_objects, snapshot_manifest};
 use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
@@ -42,8 +42,8 @@ const AHEAD: usize = 4;
 /// Writes the index in its order of use, and locks it for some chunks at a time. Returns when the
 /// snapshot was taken; `None` if another node evicts by now, and nothing was replaced.
 pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
-    let _one = shared.cluster.snapshot_write.lock().await;
-    let at_ms = shared.cluster.server_ms(&shared.client);
+    let _one = shared.node.snapshot_write.lock().await;
+    let at_ms = shared.node.server_ms(&shared.client);
     let mut order = shared.catalog().index.eviction_order();
     // The most recent first: the limit on parts cuts off the least useful.
     order.reverse();
@@ -68,17 +68,17 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
         }
         writer.finish(&mut part);
         let name = format!("{at_ms:016x}-{number:04x}");
-        objects::put(&shared.client, &shared.cluster.paths.part(&name), part, &Put::default())
+        own_objects::put(&shared.client, &shared.node.own_names.part(&name), part, &Put::default())
             .await?;
         manifest.parts.push((name, count));
     }
     // A node that took over meanwhile writes its own, which must stay.
-    if !shared.cluster.may_evict(shared.now_ms()) {
+    if !shared.node.may_evict(shared.now_ms()) {
         return Ok(None);
     }
-    objects::put(
+    own_objects::put(
         &shared.client,
-        &shared.cluster.paths.snapshot(),
+        &shared.node.own_names.snapshot(),
         manifest.encode(),
         &Put::default(),
     )
@@ -91,8 +91,8 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
 /// Deletes the parts of older snapshots. Younger parts belong to another node's snapshot that is
 /// being written.
 async fn delete_old_parts(shared: &Shared, manifest: &SnapshotManifest) -> kvtier_s3::Result<()> {
-    let paths = &shared.cluster.paths;
-    let (entries, _) = objects::list(&shared.client, &paths.snapshots()).await?;
+    let paths = &shared.node.own_names;
+    let (entries, _) = own_objects::list(&shared.client, &paths.snapshots()).await?;
     let kept: HashSet<String> = manifest.parts.iter().map(|(part, _)| paths.part(part)).collect();
     let own = paths.part(&format!("{:016x}", manifest.at_ms));
     let old = |name: &&str| !kept.contains(*name) && **name < *own;
@@ -114,9 +114,9 @@ pub async fn read(
     // A second attempt, since the evictor may replace the snapshot and delete its parts during the
     // first.
     for _ in 0..2 {
-        let Some(bytes) = objects::get(
+        let Some(bytes) = own_objects::get(
             &shared.client,
-            &shared.cluster.paths.snapshot(),
+            &shared.node.own_names.snapshot(),
             snapshot_manifest::BYTES_MAX,
         )
         .await?
@@ -170,7 +170,7 @@ fn ignored(shared: &Shared, why: String) -> Option<SnapshotInfo> {
     let what = format!(
         "the snapshot of the index in the bucket was ignored: {why}; the listing restores all but the order of use"
     );
-    shared.cluster.notes().snapshot = Some(what);
+    shared.node.notes().snapshot = Some(what);
     None
 }
 
@@ -188,15 +188,15 @@ struct MissingPart;
 
 /// When a snapshot was taken. It may contain chunks deleted shortly before, of which its writer had
 /// no journal yet.
-fn taken(shared: &Shared, manifest: &SnapshotManifest) -> TimeRange {
-    let every_ms = shared.cluster.config.journal_every.as_millis() as u64;
-    TimeRange::between(shared, manifest.at_ms.saturating_sub(every_ms), manifest.at_ms)
+fn taken(shared: &Shared, manifest: &SnapshotManifest) -> EventTime {
+    let every_ms = shared.node.config.journal_every.as_millis() as u64;
+    EventTime::between(shared, manifest.at_ms.saturating_sub(every_ms), manifest.at_ms)
 }
 
 /// A snapshot that is being merged.
 struct SnapshotMerge<'a> {
     last_writes: &'a LastWrites,
-    taken: TimeRange,
+    taken: EventTime,
     /// The slots of its chunks.
     slots: SlotSet,
 }
@@ -204,13 +204,13 @@ struct SnapshotMerge<'a> {
 impl SnapshotMerge<'_> {
     /// Whether a chunk that the index lacks was deleted since, or may have been.
     fn is_gone(&self, shared: &Shared, catalog: &Catalog, digest: &Digest) -> bool {
-        let absent = catalog.absent_for(digest).map(|ago| TimeRange::ago(shared, ago));
+        let absent = catalog.absent_for(digest).map(|ago| EventTime::ago(shared, ago));
         let went = absent
             .into_iter()
             .chain(self.last_writes.gone(digest))
             .any(|when| self.taken.compare(&when) != Newer::This);
         // A listing that began clearly later would have found it.
-        let listed = TimeRange::at(shared.cluster.listed_ms.load(Ordering::Relaxed));
+        let listed = EventTime::at(shared.node.listed_ms.load(Ordering::Relaxed));
         went || self.taken.compare(&listed) == Newer::Other
     }
 
@@ -278,10 +278,10 @@ async fn apply_parts(
     manifest: &SnapshotManifest,
     merge: &mut SnapshotMerge<'_>,
 ) -> kvtier_s3::Result<Result<(), MissingPart>> {
-    let mut names = manifest.parts.iter().rev().map(|(part, _)| shared.cluster.paths.part(part));
+    let mut names = manifest.parts.iter().rev().map(|(part, _)| shared.node.own_names.part(part));
     let fetch = |name: String| -> Part {
         let client = shared.client.clone();
-        tokio::spawn(async move { objects::get(&client, &name, PART_BYTES_MAX).await })
+        tokio::spawn(async move { own_objects::get(&client, &name, PART_BYTES_MAX).await })
     };
     let mut ahead: VecDeque<Part> = names.by_ref().take(AHEAD).map(fetch).collect();
     while let Some(part) = ahead.pop_front() {

@@ -18,7 +18,7 @@ use kvtier_core::random_bytes;
 use kvtier_index::TenantKey;
 use kvtier_s3::Put;
 
-use crate::background::objects;
+use crate::background::own_objects;
 use crate::state::shared::Shared;
 
 /// The longest wait of a save for the key.
@@ -29,20 +29,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Reads or makes the key when it is first needed, and follows it.
 pub async fn run(shared: Arc<Shared>) {
-    if !shared.cluster.capped {
+    if !shared.node.capped {
         // Without a cap no identity is written and no tenant has a limit.
         return set_key(&shared, TenantKey::new(random_bytes()));
     }
     let wanted = shared.catalog().tenants.key_wanted();
     wanted.notified().await;
     let mut pause = PAUSE;
-    let mut again = shared.cluster.config.journal_every;
+    let mut again = shared.node.config.journal_every;
     while !shared.gate.is_closed() {
         match tokio::time::timeout(WAIT_MAX, agree_on_key(&shared)).await {
             Ok(Ok(key)) => {
                 set_key(&shared, key);
                 tokio::time::sleep(again).await;
-                (pause, again) = (PAUSE, shared.cluster.config.sweep_every);
+                (pause, again) = (PAUSE, shared.node.config.sweep_every);
             }
             failed => {
                 if let Ok(Err(e)) = failed {
@@ -60,13 +60,13 @@ pub async fn run(shared: Arc<Shared>) {
 
 fn set_key(shared: &Shared, key: TenantKey) {
     shared.catalog().set_tenant_key(key);
-    shared.cluster.key_known.notify_waiters();
+    shared.node.key_known.notify_waiters();
     shared.freed.notify_waiters();
 }
 
 /// The bucket's key. It is written where it is missing or damaged.
 async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
-    let path = shared.cluster.paths.tenant_key();
+    let path = shared.node.own_names.tenant_key();
     let found = read(shared, &path).await?;
     if let Some(Some(key)) = found {
         return Ok(key);
@@ -76,11 +76,11 @@ async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
         shared.catalog().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
     // Without conditions, or over a damaged key, the last writer wins; all nodes read that.
     let how = if found.is_none() { Put::if_absent() } else { Put::default() };
-    let put = objects::put(&shared.client, &path, ours.encode().into_bytes(), &how).await;
+    let put = own_objects::put(&shared.client, &path, ours.encode().into_bytes(), &how).await;
     match put {
         // The store rejects conditions.
         Err(e) if how.if_absent && !e.is_retryable() => {
-            objects::put(&shared.client, &path, ours.encode().into_bytes(), &Put::default())
+            own_objects::put(&shared.client, &path, ours.encode().into_bytes(), &Put::default())
                 .await?;
         }
         other => drop(other?),
@@ -90,7 +90,7 @@ async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
 
 /// The stored key: `None` without an object, `Some(None)` if it is damaged.
 async fn read(shared: &Shared, path: &str) -> kvtier_s3::Result<Option<Option<TenantKey>>> {
-    match objects::get(&shared.client, path, TenantKey::BYTES_MAX).await {
+    match own_objects::get(&shared.client, path, TenantKey::BYTES_MAX).await {
         Ok(found) => Ok(found.map(|bytes| TenantKey::decode(&bytes))),
         // Longer than any key.
         Err(e) if e.kind() == kvtier_s3::ErrorKind::Corrupt && !e.is_retryable() => Ok(Some(None)),
@@ -100,7 +100,8 @@ async fn read(shared: &Shared, path: &str) -> kvtier_s3::Result<Option<Option<Te
 
 /// Deletes the names of tenants that earlier builds wrote in plain text.
 pub async fn remove_names(shared: &Shared) -> kvtier_s3::Result<()> {
-    let (entries, _) = objects::list(&shared.client, &shared.cluster.paths.tenant_names()).await?;
+    let (entries, _) =
+        own_objects::list(&shared.client, &shared.node.own_names.tenant_names()).await?;
     let names: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
     for some in names.chunks(1000) {
         shared.client.delete_many(some).await?;

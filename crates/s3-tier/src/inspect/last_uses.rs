@@ -5,9 +5,9 @@ use kvtier_s3::{Client, ErrorKind};
 
 use crate::background::snapshot::PART_BYTES_MAX;
 use crate::background::snapshot_manifest::SnapshotManifest;
-use crate::background::{objects, snapshot_manifest};
-use crate::state::journal::OBJECT_BYTES_MAX;
-use crate::state::paths::Paths;
+use crate::background::{own_objects, snapshot_manifest};
+use crate::state::own_journal::OBJECT_BYTES_MAX;
+use crate::state::own_object_names::OwnObjectNames;
 
 /// When the chunks of a bucket were used last, as far as snapshot and journals there say.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct BucketUses {
 /// The bucket cannot be read. Objects that are damaged or too long are no error but
 /// [`unread`](BucketUses::unread).
 pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketUses> {
-    let paths = Paths::under(root);
+    let paths = OwnObjectNames::under(root);
     let mut found = BucketUses::default();
     let manifest = found.get(client, &paths.snapshot(), snapshot_manifest::BYTES_MAX).await?;
     let manifest = match manifest.as_deref().map(SnapshotManifest::decode) {
@@ -45,7 +45,7 @@ pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketU
         pieces.by_ref().for_each(|chunks| found.uses.add_snapshot(manifest.at_ms, &chunks));
         found.note_end(&name, pieces.end());
     }
-    for entry in objects::list(client, &paths.journals()).await?.0 {
+    for entry in own_objects::list(client, &paths.journals()).await?.0 {
         let Some(bytes) = found.get(client, &entry.key, OBJECT_BYTES_MAX).await? else { continue };
         let mut batches = journal::decode(&bytes);
         batches.by_ref().for_each(|batch| found.uses.add_batch(&batch));
@@ -62,7 +62,7 @@ impl BucketUses {
         name: &str,
         bytes_max: usize,
     ) -> kvtier_s3::Result<Option<Vec<u8>>> {
-        match objects::get(client, name, bytes_max).await {
+        match own_objects::get(client, name, bytes_max).await {
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 self.unread.push(format!("{name} cannot be read: {e}"));
                 Ok(None)

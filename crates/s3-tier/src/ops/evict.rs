@@ -42,7 +42,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
         }
         // Checked before each batch: another node may have taken over.
         // One batch deletes about four thousand objects at most; then the lease is looked at again.
-        while shared.cluster.may_evict(shared.now_ms()) {
+        while shared.node.may_evict(shared.now_ms()) {
             let victims = gather(&shared);
             if victims.is_empty() {
                 break;
@@ -52,7 +52,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             match gone {
                 // The store refuses, or all victims are in use: without a pause this would spin.
                 0 => tokio::time::sleep(PAUSE).await,
-                _ => shared.cluster.request_exchange(),
+                _ => shared.node.request_exchange(),
             }
         }
         // Victims that were chosen before another node took over stay. Saves that waited for them
@@ -77,7 +77,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
         let due = usage.used as f64 >= compat.watermark * usage.capacity as f64
             && usage.entries > 0
             && compat.ratio > 0.0;
-        if !due || !shared.cluster.may_evict(shared.now_ms()) {
+        if !due || !shared.node.may_evict(shared.now_ms()) {
             continue;
         }
         let mut wanted = ((usage.entries as f64 * compat.ratio) as usize).max(1);
@@ -240,7 +240,7 @@ async fn delete_batch(
             catalog.note_changed(digest);
             // Under the guard, so no save of the key is running that could make it present again.
             catalog.note_absent(digest);
-            shared.cluster.removed(digest);
+            shared.node.removed(digest);
             if !suspect {
                 shared.listeners.push(Event::Gone { key: digest, len: victim.chunk.len });
             }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
 use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
-use crate::state::head_requests::HeadRole;
+use crate::state::head_single_flight::HeadRole;
 use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{FoundObject, Shared};

@@ -1,5 +1,6 @@
 //! What callers wait for: loads, saves, lookups, removes, and the space that saves need.
 
+pub mod admission_order;
 pub mod evict;
 pub mod load;
 pub mod lookup;

@@ -45,7 +45,7 @@ pub async fn reserve<'a>(
         freed.as_mut().enable();
         // Only the node with the lease deletes. Another one waits until the listing or the journal
         // shows that space became free.
-        let evicts = !shared.compat && shared.cluster.may_evict(shared.now_ms());
+        let evicts = !shared.compat && shared.node.may_evict(shared.now_ms());
         let (asked, writing) = {
             let mut catalog = shared.catalog();
             let limit = catalog.quota_of(want.tenant);
@@ -53,14 +53,13 @@ pub async fn reserve<'a>(
             let cap = index.usage().capacity;
             let is_shared = !shared.compat && want.bytes <= cap;
             let asked = match evicts {
-                _ if is_shared && !shared.cluster.shares.allows(want.bytes, cap) => Reserve::Busy,
+                _ if is_shared && !shared.node.budget.allows(want.bytes, cap) => Reserve::Busy,
                 true => index.reserve_for(shared.now_ms(), want),
-                false => shared.cluster.reserve(index, want, limit),
+                false => shared.node.reserve(index, want, limit),
             };
             // A node that has just started alone has no limit, but shows soon what it wrote.
-            if matches!(asked, Reserve::Granted(_)) && shared.cluster.shares.grant(want.bytes, cap)
-            {
-                shared.cluster.request_round();
+            if matches!(asked, Reserve::Granted(_)) && shared.node.budget.grant(want.bytes, cap) {
+                shared.node.request_round();
             }
             (asked, index.usage().reserved > 0)
         };
@@ -82,7 +81,7 @@ pub async fn reserve<'a>(
         // Counted while this future lives: the task evicts for all that wait, and a dropped save
         // counts no more.
         waiting.get_or_insert_with(|| WaitingSave::new(&shared.eviction_queue, *want));
-        shared.cluster.request_exchange();
+        shared.node.request_exchange();
         if tokio::time::timeout_at(until, freed).await.is_err() {
             return Err(ShedReason::Full);
         }

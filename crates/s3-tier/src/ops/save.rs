@@ -17,11 +17,12 @@ use kvtier_mem::View;
 use kvtier_s3::{Checksum, Client, Multipart, Stored};
 use tokio::time::Instant;
 
+use crate::ops::admission_order::AdmissionOrder;
 use crate::ops::load::{ObjectState, ReadObject, classify};
 use crate::ops::lookup::head;
 use crate::ops::metadata;
 use crate::ops::reserve::{SpaceReservation, reserve};
-use crate::ops::save_batch::{AdmissionOrder, PendingChunk};
+use crate::ops::save_batch::PendingChunk;
 use crate::state::counters::add;
 use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{ObjectName, Shared, enter};
@@ -208,7 +209,7 @@ fn entered(
 fn is_present(shared: &Shared, digest: &Digest, len: u64, pending: &PendingChunk) -> bool {
     let present = shared.known(digest) == Some(Some(len));
     match (present, pending.batch().has_many()) {
-        (true, true) => shared.cluster.touched(&[*digest]),
+        (true, true) => shared.node.touched(&[*digest]),
         (true, false) => shared.used(&[*digest], &EvictionHint::new()),
         (false, _) => {}
     }

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::state::catalog::Catalog;
 use crate::state::chunk_lengths::Geometry;
-use crate::state::cluster::ClusterState;
 use crate::state::counters::{Counters, add};
 use crate::state::eviction_queue::EvictionQueue;
-use crate::state::head_requests::HeadRequests;
+use crate::state::head_single_flight::HeadSingleFlight;
 use crate::state::key_locks::{KeyLocks, ReadVersion};
-use crate::state::layout::ObjectNames;
+use crate::state::node::NodeState;
+use crate::state::object_names::ObjectNames;
 use crate::state::scheduler::RequestScheduler;
 use crate::state::transfer_settings::TransferSettings;
 use crate::{Layout, TierConfig, Verify};
@@ -40,8 +40,8 @@ pub struct Shared {
     pub bounce: Arena,
     pub counters: Counters,
     pub key_locks: KeyLocks,
-    pub heads: HeadRequests,
-    pub cluster: ClusterState,
+    pub heads: HeadSingleFlight,
+    pub node: NodeState,
     /// Victims that wait to be deleted.
     pub eviction_queue: EvictionQueue,
     /// Notified when space or bounce memory may be free.
@@ -84,7 +84,7 @@ impl Shared {
         Shared {
             caps,
             scheduler: RequestScheduler::new(client.clone()),
-            cluster: ClusterState::new(config, names.root()),
+            node: NodeState::new(config, names.root()),
             names,
             layout: config.layout,
             verify: config.verify,
@@ -97,7 +97,7 @@ impl Shared {
             bounce,
             counters: Counters::default(),
             key_locks: KeyLocks::default(),
-            heads: HeadRequests::default(),
+            heads: HeadSingleFlight::default(),
             eviction_queue: EvictionQueue::default(),
             freed: Notify::new(),
             catalog: Mutex::new(Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)),
@@ -216,7 +216,7 @@ impl Shared {
         };
         self.freed.notify_waiters();
         if gone {
-            self.cluster.removed(*digest);
+            self.node.removed(*digest);
             add(&self.counters.deleted_externally, 1);
             self.listeners.notify();
         }
@@ -262,7 +262,7 @@ impl Shared {
     /// Waits until the identity of this tenant is known, but not beyond `until`.
     pub async fn wait_for_tenant_key(&self, tenant: &str, until: Instant) {
         loop {
-            let known = self.cluster.key_known.notified();
+            let known = self.node.key_known.notified();
             tokio::pin!(known);
             known.as_mut().enable();
             if !self.catalog().tenants.lacks_key(tenant) {
@@ -344,7 +344,7 @@ pub fn enter(
     }
     drop(catalog);
     if entered {
-        shared.cluster.inserted(chunk);
+        shared.node.inserted(chunk);
         shared.listeners.notify();
     }
     entered

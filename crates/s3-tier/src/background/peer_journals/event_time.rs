@@ -11,7 +11,7 @@ const MARGIN_MS: i64 = 5000;
 
 /// A range of times on this tier's clock. Times before the tier was opened are negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TimeRange {
+pub struct EventTime {
     pub from_ms: i64,
     pub to_ms: i64,
 }
@@ -27,28 +27,28 @@ pub enum Newer {
     Unclear,
 }
 
-impl TimeRange {
+impl EventTime {
     pub fn at(ms: i64) -> Self {
-        TimeRange { from_ms: ms, to_ms: ms }
+        EventTime { from_ms: ms, to_ms: ms }
     }
 
     /// That long before now.
     pub fn ago(shared: &Shared, ago: Duration) -> Self {
-        TimeRange::at(shared.now_ms().cast_signed() - ago.as_millis() as i64)
+        EventTime::at(shared.now_ms().cast_signed() - ago.as_millis() as i64)
     }
 
     /// Between two Unix times in milliseconds, by the store's clock.
     pub fn between(shared: &Shared, from_ms: u64, to_ms: u64) -> Self {
         let ahead_ms =
-            shared.cluster.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
-        TimeRange {
+            shared.node.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
+        EventTime {
             from_ms: from_ms.cast_signed() - ahead_ms,
             to_ms: to_ms.cast_signed() - ahead_ms,
         }
     }
 
     /// Which came last, this or the known one.
-    pub fn compare(&self, known: &TimeRange) -> Newer {
+    pub fn compare(&self, known: &EventTime) -> Newer {
         if known.to_ms + MARGIN_MS < self.from_ms {
             Newer::This
         } else if self.to_ms + MARGIN_MS < known.from_ms {
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn what_is_clearly_later_wins_and_what_is_not_clear_is_said() {
-        let known = TimeRange { from_ms: 100_000, to_ms: 110_000 };
-        let compare = |from_ms, to_ms| TimeRange { from_ms, to_ms }.compare(&known);
+        let known = EventTime { from_ms: 100_000, to_ms: 110_000 };
+        let compare = |from_ms, to_ms| EventTime { from_ms, to_ms }.compare(&known);
         assert_eq!(compare(115_001, 115_001), Newer::This);
         assert_eq!(compare(115_000, 200_000), Newer::Unclear);
         assert_eq!(compare(105_000, 105_000), Newer::Unclear);

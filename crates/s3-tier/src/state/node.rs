@@ -1,5 +1,5 @@
 //! What this node needs to share a bucket with others: its settings, its lease, its journal, its
-//! share of the free space, and what an operator should see.
+//! part of the free space, and what an operator should see.
 //!
 //! All of it is filled in the background: no load, lookup or save waits for another node.
 
@@ -14,10 +14,10 @@ use kvtier_s3::Client;
 use tokio::sync::Notify;
 
 use crate::TierConfig;
-use crate::state::journal::NodeJournal;
-use crate::state::lease::EpochLease;
-use crate::state::paths::Paths;
-use crate::state::shares::Shares;
+use crate::state::epoch_lease::EpochLease;
+use crate::state::node_budget::NodeBudget;
+use crate::state::own_journal::NodeJournal;
+use crate::state::own_object_names::OwnObjectNames;
 use crate::sync_config::{Evictor, SyncConfig};
 
 /// A node that does not evict may pass the cap by this factor, as far as it can count, because it
@@ -27,13 +27,13 @@ const OVER: f64 = 1.05;
 /// How many tiers this process has opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// This node's part in the cluster of a bucket.
+/// This node among those that share a bucket.
 #[derive(Debug)]
-pub struct ClusterState {
+pub struct NodeState {
     pub config: SyncConfig,
-    pub paths: Paths,
+    pub own_names: OwnObjectNames,
     /// The node's name, which no other node ever had.
-    pub node: String,
+    pub name: String,
     pub journal: NodeJournal,
     pub lease: Mutex<EpochLease>,
     pub notes: Mutex<StatusNotes>,
@@ -55,7 +55,7 @@ pub struct ClusterState {
     /// Notified when the tenant key is known, or changed.
     pub key_known: Notify,
     /// How much of the free space this node may fill before the next exchange.
-    pub shares: Shares,
+    pub budget: NodeBudget,
     /// Notified when a round is due early, because space is short.
     pub round_requested: Notify,
     /// Whether objects of an earlier build that contain tenants' names may exist.
@@ -83,15 +83,15 @@ pub struct StatusNotes {
     pub journal: Option<String>,
 }
 
-impl ClusterState {
+impl NodeState {
     /// For a bucket under this prefix, which is empty or ends in a slash.
     pub fn new(config: &TierConfig, root: &str) -> Self {
         let capped = config.capacity_bytes.is_some();
         let config = config.sync;
-        ClusterState {
+        NodeState {
             config,
-            paths: Paths::under(root),
-            node: node(),
+            own_names: OwnObjectNames::under(root),
+            name: node_name(),
             journal: NodeJournal::default(),
             lease: Mutex::new(EpochLease::new(config.lease_term.as_millis() as u64)),
             notes: Mutex::default(),
@@ -104,7 +104,7 @@ impl ClusterState {
             caught_up: AtomicU64::new(FIRST),
             took_over: Notify::new(),
             key_known: Notify::new(),
-            shares: Shares::default(),
+            budget: NodeBudget::default(),
             round_requested: Notify::new(),
             may_name_tenants: AtomicBool::new(true),
         }
@@ -123,7 +123,7 @@ impl ClusterState {
 
     /// Space is short, or was freed: nodes should exchange journals soon.
     pub fn request_exchange(&self) {
-        if self.shares.has_others() {
+        if self.budget.has_others() {
             self.round_requested.notify_one();
         }
     }
@@ -196,7 +196,7 @@ impl ClusterState {
             (Evictor::Single, _) => "this node evicts, by its settings".to_owned(),
             (Evictor::Never, _) => "other nodes evict, by this one's settings".to_owned(),
             (Evictor::Lease, _) if self.lease().may_act(now_ms) => {
-                format!("this node evicts: {}", self.node)
+                format!("this node evicts: {}", self.name)
             }
             (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
             (Evictor::Lease, None) => "no node evicts yet".to_owned(),
@@ -222,7 +222,7 @@ impl ClusterState {
     }
 
     pub fn holder(&self) -> Option<String> {
-        self.notes().holder.clone().filter(|holder| *holder != self.node)
+        self.notes().holder.clone().filter(|holder| *holder != self.name)
     }
 
     /// Unix time in milliseconds by the store's clock, as far as known.
@@ -237,7 +237,7 @@ pub fn unix_ms() -> u64 {
 
 /// Host, process, time, number of the tier, and a random number: containers may share all but the
 /// last.
-fn node() -> String {
+fn node_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
     let host: String = host.trim().chars().take(64).map(plain).collect();

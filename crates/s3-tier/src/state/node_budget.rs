@@ -13,8 +13,8 @@
 //! first interval it writes its journal after each eighth of the cap, and what it wrote before the
 //! first exchange counts until the second.
 //!
-//! When little is free, shares end: the evictor frees space then, and the others keep close to the
-//! cap by `ClusterState::reserve`.
+//! When little is free, budgets end: the evictor frees space then, and the others keep close to the
+//! cap by `NodeState::reserve`.
 //!
 //! A simulation in the tests runs up to eight nodes that start within a second of each other; each alone
 //! would fill the cap in 1 to 10 s.
@@ -26,9 +26,9 @@ const FIRST_PART: u64 = 8;
 /// Less free space than this part of the cap is little.
 const LITTLE_PART: u64 = 20;
 
-/// This node's share.
+/// This node's part of the free space.
 #[derive(Debug, Default)]
-pub struct Shares(Mutex<State>);
+pub struct NodeBudget(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -49,7 +49,7 @@ pub struct Exchange {
     pub is_early: bool,
 }
 
-impl Shares {
+impl NodeBudget {
     /// An exchange ended.
     pub fn exchanged(&self, exchange: Exchange) {
         let mut state = self.state();
@@ -57,17 +57,17 @@ impl Shares {
         *state = State { last: Some(exchange), granted };
     }
 
-    /// Whether a save of `bytes` is within this node's share of a cap. One save at a time always
+    /// Whether a save of `bytes` is within this node's budget. One save at a time always
     /// is.
     pub fn allows(&self, bytes: u64, cap: u64) -> bool {
         let state = self.state();
-        let share = match state.last {
+        let budget = match state.last {
             None => cap / FIRST_PART,
             Some(Exchange { nodes: 0 | 1, .. }) => return true,
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
             Some(Exchange { nodes, free, .. }) => free / (2 * nodes as u64),
         };
-        state.granted == 0 || state.granted.saturating_add(bytes) <= share
+        state.granted == 0 || state.granted.saturating_add(bytes) <= budget
     }
 
     /// Admits a save. Returns whether an exchange is due: a node that has just started alone has no
@@ -113,27 +113,27 @@ mod tests {
 
     #[test]
     fn one_node_takes_all_and_of_several_each_its_part() {
-        let shares = Shares::default();
+        let budget = NodeBudget::default();
         let alone = Exchange { nodes: 1, free: 740, is_early: true };
-        assert!(shares.allows(100, 800), "one save");
-        shares.grant(60, 800);
+        assert!(budget.allows(100, 800), "one save");
+        budget.grant(60, 800);
         assert!(
-            shares.allows(40, 800) && !shares.allows(41, 800),
+            budget.allows(40, 800) && !budget.allows(41, 800),
             "an eighth before it is known who is there"
         );
-        shares.exchanged(alone);
-        assert!(shares.allows(740, 800) && !shares.is_journal_due(800));
-        assert!(!shares.grant(40, 800) && shares.grant(1, 800), "what was granted before counts");
-        assert!(shares.is_journal_due(800) && !shares.has_others());
-        shares.exchanged(Exchange { is_early: false, ..alone });
-        assert!(!shares.grant(740, 800) && shares.allows(740, 800) && !shares.has_others());
-        shares.exchanged(Exchange { nodes: 2, free: 400, is_early: false });
-        shares.grant(60, 800);
-        assert!(shares.allows(40, 800) && !shares.allows(41, 800) && shares.is_filling(800));
-        shares.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
-        shares.grant(60, 800);
+        budget.exchanged(alone);
+        assert!(budget.allows(740, 800) && !budget.is_journal_due(800));
+        assert!(!budget.grant(40, 800) && budget.grant(1, 800), "what was granted before counts");
+        assert!(budget.is_journal_due(800) && !budget.has_others());
+        budget.exchanged(Exchange { is_early: false, ..alone });
+        assert!(!budget.grant(740, 800) && budget.allows(740, 800) && !budget.has_others());
+        budget.exchanged(Exchange { nodes: 2, free: 400, is_early: false });
+        budget.grant(60, 800);
+        assert!(budget.allows(40, 800) && !budget.allows(41, 800) && budget.is_filling(800));
+        budget.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
+        budget.grant(60, 800);
         assert!(
-            shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800),
+            budget.allows(60, 800) && budget.has_others() && !budget.is_filling(800),
             "the evictor frees space"
         );
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[derive(Default)]
     struct Node {
-        shares: Shares,
+        budget: NodeBudget,
         start: usize,
         wrote: u64,
         /// The bytes in its journals.
@@ -189,10 +189,10 @@ mod tests {
                 if self.wrote + others + chunk > CAP {
                     return asks;
                 }
-                if !self.shares.allows(chunk, CAP) {
-                    return asks || self.shares.has_others();
+                if !self.budget.allows(chunk, CAP) {
+                    return asks || self.budget.has_others();
                 }
-                asks |= self.shares.grant(chunk, CAP);
+                asks |= self.budget.grant(chunk, CAP);
                 self.wrote += chunk;
             }
             asks
@@ -207,14 +207,14 @@ mod tests {
     /// The time between rounds doubles, from a second to 30 s. A requested round follows after 3 s,
     /// or after 100 ms while no other node is known.
     fn round(nodes: &mut [Node], n: usize, step: usize) {
-        let pause = if nodes[n].shares.has_others() { 60 } else { 2 };
+        let pause = if nodes[n].budget.has_others() { 60 } else { 2 };
         let is_asked = !nodes[n].is_round_due(step);
         if is_asked && nodes[n].last_round.is_some_and(|last| step - last < pause) {
             return;
         }
         nodes[n].last_round = Some(step);
         let there = nodes.iter().filter(|node| node.last_round.is_some()).count();
-        if there > 1 || nodes[n].shares.is_journal_due(CAP) {
+        if there > 1 || nodes[n].budget.is_journal_due(CAP) {
             nodes[n].shown = nodes[n].wrote;
         }
         let shown: Vec<u64> = nodes.iter().map(|node| node.shown).collect();
@@ -222,7 +222,7 @@ mod tests {
             nodes[n].wrote + (0..shown.len()).filter(|m| *m != n).map(|m| shown[m]).sum::<u64>();
         let node = &mut nodes[n];
         let is_early = step < node.start + 600;
-        node.shares.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
+        node.budget.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
         node.known = shown;
     }
 }

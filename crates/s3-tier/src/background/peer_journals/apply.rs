@@ -9,9 +9,9 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
-use crate::background::journal::conflicts::Conflicts;
-use crate::background::journal::last_writes::LastWrites;
-use crate::background::journal::time_range::{Newer, TimeRange};
+use crate::background::peer_journals::conflicts::Conflicts;
+use crate::background::peer_journals::event_time::{EventTime, Newer};
+use crate::background::peer_journals::last_writes::LastWrites;
 use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
@@ -20,7 +20,7 @@ use crate::state::shared::Shared;
 #[derive(Clone, Copy)]
 pub struct BatchSource<'a> {
     pub object: &'a Arc<str>,
-    pub when: TimeRange,
+    pub when: EventTime,
     /// A later object of the node was applied before. Without another report of the chunk only the
     /// bucket can decide.
     pub late: bool,
@@ -86,8 +86,8 @@ impl Apply<'_> {
         // A later delete wins, and a listing that began clearly later would have found it.
         let absent = catalog
             .absent_for(&digest)
-            .map_or(Newer::This, |ago| from.when.compare(&TimeRange::ago(self.shared, ago)));
-        let listed = TimeRange::at(self.shared.cluster.listed_ms.load(Ordering::Relaxed));
+            .map_or(Newer::This, |ago| from.when.compare(&EventTime::ago(self.shared, ago)));
+        let listed = EventTime::at(self.shared.node.listed_ms.load(Ordering::Relaxed));
         let unlisted = match from.when.compare(&listed) {
             Newer::Other => Newer::Other,
             _ => Newer::This,
@@ -110,7 +110,7 @@ impl Apply<'_> {
         let seen = match self.catalog.seen.ms(entry.slot) {
             // This node has not seen it.
             0 => Newer::This,
-            ms => from.when.compare(&TimeRange::at(ms.cast_signed())),
+            ms => from.when.compare(&EventTime::at(ms.cast_signed())),
         };
         let by_journal = self.last_writes.compare(digest, from.object, from.when, false);
         match from.limit(seen.and(by_journal)) {

@@ -2,7 +2,7 @@
 //! the delete of another may be read in the wrong order; this table detects it.
 //!
 //! Objects of one node are numbered, so their order is certain, whatever the clocks show. Between
-//! nodes only times decide, and only if they are clearly apart (`TimeRange::compare`). Everything
+//! nodes only times decide, and only if they are clearly apart (`EventTime::compare`). Everything
 //! else is `Unclear`, and the bucket is asked.
 
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 
-use crate::background::journal::progress::node_of;
-use crate::background::journal::time_range::{Newer, TimeRange};
+use crate::background::peer_journals::event_time::{EventTime, Newer};
+use crate::background::peer_journals::progress::node_of;
 
 /// The most chunks in the table.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -28,7 +28,7 @@ pub struct LastWrites {
 struct LastWrite {
     /// The journal object that contains it.
     object: Arc<str>,
-    when: TimeRange,
+    when: EventTime,
     there: bool,
 }
 
@@ -45,7 +45,7 @@ impl LastWrites {
         &self,
         digest: &Digest,
         object: &Arc<str>,
-        when: TimeRange,
+        when: EventTime,
         there: bool,
     ) -> Newer {
         match self.write(digest).filter(|write| write.there != there) {
@@ -59,7 +59,7 @@ impl LastWrites {
     }
 
     /// Enters a write, unless the table has a later one.
-    pub fn note(&mut self, digest: Digest, object: &Arc<str>, when: TimeRange, there: bool) {
+    pub fn note(&mut self, digest: Digest, object: &Arc<str>, when: EventTime, there: bool) {
         let is_older =
             |write: &LastWrite| !write.is_before(object).unwrap_or(write.when.to_ms <= when.to_ms);
         if self.write(&digest).is_some_and(is_older) {
@@ -72,7 +72,7 @@ impl LastWrites {
     }
 
     /// When the chunk was deleted, if that was its last write.
-    pub fn gone(&self, digest: &Digest) -> Option<TimeRange> {
+    pub fn gone(&self, digest: &Digest) -> Option<EventTime> {
         self.write(digest).filter(|write| !write.there).map(|write| write.when)
     }
 
@@ -92,29 +92,29 @@ mod tests {
         let a: Arc<str> = "a".into();
         let b: Arc<str> = "b".into();
         assert_eq!(
-            writes.compare(&chunk, &a, TimeRange::at(0), false),
+            writes.compare(&chunk, &a, EventTime::at(0), false),
             Newer::This,
             "an empty table"
         );
-        writes.note(chunk, &a, TimeRange::at(100_000), true);
-        assert_eq!(writes.compare(&chunk, &a, TimeRange::at(100_000), false), Newer::This);
-        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(101_000), false), Newer::Unclear);
-        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(90_000), false), Newer::Other);
-        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(110_000), false), Newer::This);
+        writes.note(chunk, &a, EventTime::at(100_000), true);
+        assert_eq!(writes.compare(&chunk, &a, EventTime::at(100_000), false), Newer::This);
+        assert_eq!(writes.compare(&chunk, &b, EventTime::at(101_000), false), Newer::Unclear);
+        assert_eq!(writes.compare(&chunk, &b, EventTime::at(90_000), false), Newer::Other);
+        assert_eq!(writes.compare(&chunk, &b, EventTime::at(110_000), false), Newer::This);
         assert_eq!(
-            writes.compare(&chunk, &b, TimeRange::at(90_000), true),
+            writes.compare(&chunk, &b, EventTime::at(90_000), true),
             Newer::This,
             "it says the same"
         );
         assert_eq!(writes.gone(&chunk), None);
-        writes.note(chunk, &b, TimeRange::at(90_000), false);
+        writes.note(chunk, &b, EventTime::at(90_000), false);
         assert_eq!(
-            writes.compare(&chunk, &b, TimeRange::at(90_000), false),
+            writes.compare(&chunk, &b, EventTime::at(90_000), false),
             Newer::Other,
             "the later write stays"
         );
-        writes.note(chunk, &b, TimeRange::at(120_000), false);
-        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(120_000)));
+        writes.note(chunk, &b, EventTime::at(120_000), false);
+        assert_eq!(writes.gone(&chunk), Some(EventTime::at(120_000)));
     }
 
     #[test]
@@ -123,11 +123,11 @@ mod tests {
         let chunk = Digest([7; 32]);
         let one: Arc<str> = "j/a/1".into();
         let two: Arc<str> = "j/a/2".into();
-        writes.note(chunk, &two, TimeRange::at(0), false);
-        assert_eq!(writes.compare(&chunk, &one, TimeRange::at(100_000), true), Newer::Other);
-        writes.note(chunk, &one, TimeRange::at(100_000), true);
-        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(0)), "the later write stays");
-        assert_eq!(writes.compare(&chunk, &two, TimeRange::at(0), true), Newer::This);
+        writes.note(chunk, &two, EventTime::at(0), false);
+        assert_eq!(writes.compare(&chunk, &one, EventTime::at(100_000), true), Newer::Other);
+        writes.note(chunk, &one, EventTime::at(100_000), true);
+        assert_eq!(writes.gone(&chunk), Some(EventTime::at(0)), "the later write stays");
+        assert_eq!(writes.compare(&chunk, &two, EventTime::at(0), true), Newer::This);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         let mut writes = LastWrites::default();
         let node = Arc::from("a");
         let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-        (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), &node, TimeRange::at(0), true));
+        (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), &node, EventTime::at(0), true));
         assert!(writes.young.len() + writes.old.len() <= CHUNKS_MAX);
         assert!(
             writes.write(&digest(3 * CHUNKS_MAX - 1)).is_some()

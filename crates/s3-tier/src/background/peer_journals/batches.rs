@@ -8,9 +8,9 @@ use kvtier_index::ReadEnd;
 use kvtier_index::journal::{self as format, Record, RecordBatch};
 use kvtier_s3::try_for_each_concurrent;
 
-use crate::background::journal::progress::node_of;
-use crate::background::objects;
-use crate::state::journal::OBJECT_BYTES_MAX;
+use crate::background::own_objects;
+use crate::background::peer_journals::progress::node_of;
+use crate::state::own_journal::OBJECT_BYTES_MAX;
 use crate::state::shared::Shared;
 
 /// Objects that are read at a time.
@@ -58,7 +58,7 @@ pub struct JournalObject {
 }
 
 async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
-    let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
+    let bytes = match own_objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // The evictor merged and deleted it meanwhile.
         Ok(None) => return Ok(JournalObject::default()),
@@ -85,7 +85,7 @@ async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
 
 /// The batches of an object, with their times.
 pub fn batches_of(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<JournalBatch> {
-    with_times(name, batches, shared.cluster.config.journal_every.as_millis() as u64)
+    with_times(name, batches, shared.node.config.journal_every.as_millis() as u64)
 }
 
 fn with_times(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<JournalBatch> {

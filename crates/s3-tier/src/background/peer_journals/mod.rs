@@ -3,7 +3,7 @@
 mod apply;
 mod batches;
 pub mod conflicts;
+pub mod event_time;
 pub mod last_writes;
 pub mod merge;
 pub mod progress;
-pub mod time_range;

@@ -10,7 +10,7 @@ use tokio::sync::futures::OwnedNotified;
 
 /// The keys with a HEAD that waits or is in flight.
 #[derive(Debug, Default)]
-pub struct HeadRequests(Mutex<HashMap<Digest, Arc<Notify>>>);
+pub struct HeadSingleFlight(Mutex<HashMap<Digest, Arc<Notify>>>);
 
 /// What a lookup has to do for a key.
 #[derive(Debug)]
@@ -24,11 +24,11 @@ pub enum HeadRole<'a> {
 /// A request that is under way.
 #[derive(Debug)]
 pub struct HeadFlight<'a> {
-    heads: &'a HeadRequests,
+    heads: &'a HeadSingleFlight,
     digest: Digest,
 }
 
-impl HeadRequests {
+impl HeadSingleFlight {
     /// Joins the request for a key, or begins one.
     pub fn join(&self, digest: &Digest) -> HeadRole<'_> {
         match self.lock().entry(*digest) {
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_second_lookup_waits_for_the_first_and_none_for_an_old_answer() {
-        let heads = HeadRequests::default();
+        let heads = HeadSingleFlight::default();
         let key = Digest([7; 32]);
         let HeadRole::Lead(first) = heads.join(&key) else { panic!("no request yet") };
         let HeadRole::Follow(second) = heads.join(&key) else { panic!("the first asks") };
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn of_two_lookups_of_the_same_keys_one_asks_for_all() {
-        let heads = HeadRequests::default();
+        let heads = HeadSingleFlight::default();
         let keys = [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])];
         let first = heads.lead_all(&keys[..2]);
         let second = heads.lead_all(&keys);

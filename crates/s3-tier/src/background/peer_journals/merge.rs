@@ -22,18 +22,18 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_s3::Entry;
 
-use crate::background::journal::apply::{Apply, BatchSource};
-use crate::background::journal::batches::{
+use crate::background::own_objects;
+use crate::background::peer_journals::apply::{Apply, BatchSource};
+use crate::background::peer_journals::batches::{
     JournalBatch, JournalObject, batches_of, read_all, sort_by_time,
 };
-use crate::background::journal::conflicts::Conflicts;
-use crate::background::journal::last_writes::LastWrites;
-use crate::background::journal::progress::{ReadProgress, node_of};
-use crate::background::journal::time_range::TimeRange;
-use crate::background::objects;
+use crate::background::peer_journals::conflicts::Conflicts;
+use crate::background::peer_journals::event_time::EventTime;
+use crate::background::peer_journals::last_writes::LastWrites;
+use crate::background::peer_journals::progress::{ReadProgress, node_of};
 use crate::background::reconcile::{CHUNKS_PER_LOCK, make_recent};
 use crate::state::counters::add;
-use crate::state::journal::OBJECT_BYTES_MAX;
+use crate::state::own_journal::OBJECT_BYTES_MAX;
 use crate::state::shared::Shared;
 
 /// The most objects that are read in a round; the others follow in the next.
@@ -97,7 +97,7 @@ impl JournalMerger {
                 }
             }
         }
-        shared.cluster.notes().journal = self.progress.fault().cloned();
+        shared.node.notes().journal = self.progress.fault().cloned();
         // All nodes together: a save of one and a delete of another apply in the order of their
         // times.
         sort_by_time(&mut batches);
@@ -109,7 +109,7 @@ impl JournalMerger {
     /// Applies the order of all uses since then (Unix milliseconds by the store's clock) again,
     /// including this node's own.
     pub async fn reapply_since(&mut self, shared: &Shared, since_ms: u64) -> kvtier_s3::Result<()> {
-        self.list(shared, &shared.cluster.paths.journals()).await?;
+        self.list(shared, &shared.node.own_names.journals()).await?;
         // Times of the store are truncated to seconds.
         let since =
             |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
@@ -129,7 +129,7 @@ impl JournalMerger {
     }
 
     async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
-        self.listed = objects::list(&shared.client, directory).await?;
+        self.listed = own_objects::list(&shared.client, directory).await?;
         let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
         // Objects that are gone from the bucket need not be remembered.
         self.progress.keep(directory, &listed);
@@ -140,7 +140,7 @@ impl JournalMerger {
     /// listing of all journals.
     pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
         let (entries, date) = &self.listed;
-        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
+        let own = shared.node.own_names.journals_of(&shared.node.name);
         let is_young = |entry: &&Entry| date.is_none_or(|date| date - entry.modified <= age_s);
         let others = entries.iter().filter(is_young).filter(|entry| !entry.key.starts_with(&own));
         1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
@@ -149,7 +149,7 @@ impl JournalMerger {
     /// The names of listed objects for which `wanted` holds; it gets whether the object was read
     /// before.
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
-        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
+        let own = shared.node.own_names.journals_of(&shared.node.name);
         let known =
             |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
         let mut entries: Vec<&Entry> =
@@ -182,7 +182,7 @@ impl JournalMerger {
     fn apply(&mut self, shared: &Shared, batches: &[JournalBatch]) -> usize {
         let mut count = 0;
         for batch in batches {
-            let when = TimeRange::between(shared, batch.from_ms, batch.to_ms);
+            let when = EventTime::between(shared, batch.from_ms, batch.to_ms);
             let from = BatchSource { object: &batch.object, when, late: batch.late };
             for some in batch.records.chunks(CHUNKS_PER_LOCK) {
                 let mut guard = shared.catalog();

@@ -3,14 +3,14 @@
 /// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends
 /// in a slash, which S3 Express requires.
 #[derive(Clone, Debug)]
-pub struct Paths {
+pub struct OwnObjectNames {
     own: String,
 }
 
-impl Paths {
+impl OwnObjectNames {
     /// Under a prefix that is empty or ends in a slash.
     pub fn under(root: &str) -> Self {
-        Paths { own: format!("{root}.kvtier/") }
+        OwnObjectNames { own: format!("{root}.kvtier/") }
     }
 
     pub fn is_own(&self, name: &str) -> bool {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn epochs_read_back_and_nothing_else_does() {
-        let paths = Paths::under("kv/");
+        let paths = OwnObjectNames::under("kv/");
         assert_eq!(paths.lease(255), "kv/.kvtier/lease/00000000000000ff");
         assert_eq!(paths.epoch(&paths.lease(u64::MAX)), Some(u64::MAX));
         for odd in [
@@ -87,7 +87,7 @@ mod tests {
         ] {
             assert_eq!(paths.epoch(odd), None, "{odd}");
         }
-        let bare = Paths::under("");
+        let bare = OwnObjectNames::under("");
         assert_eq!(bare.journal("host.1.2.0", 3), ".kvtier/journal/host.1.2.0/00000003");
         assert!(bare.is_own(&bare.snapshot()) && !bare.is_own("00/00ff"));
     }

@@ -1,6 +1,6 @@
 //! Aborts unfinished multipart uploads: listings do not show them, and they are billed.
 
-use crate::background::objects;
+use crate::background::own_objects;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
@@ -11,13 +11,13 @@ const AGE_S: i64 = 3600;
 /// and have a name of this tier.
 pub async fn abort(shared: &Shared) -> kvtier_s3::Result<()> {
     let mut next = None;
-    for _ in 0..objects::PAGES_MAX {
+    for _ in 0..own_objects::PAGES_MAX {
         let page = shared.client.list_uploads(shared.names.root(), next.as_ref()).await?;
         // Without the store's time no upload is known to be old.
         let Some(date) = page.date else { return Ok(()) };
         for upload in page.uploads {
             let ours = shared.names.parse_digest(&upload.key).is_some()
-                || shared.cluster.paths.is_own(&upload.key);
+                || shared.node.own_names.is_own(&upload.key);
             if ours && upload.begun > 0 && date - upload.begun >= AGE_S {
                 shared.client.abort_upload(&upload.key, &upload.id).await?;
                 add(&shared.counters.uploads_aborted, 1);

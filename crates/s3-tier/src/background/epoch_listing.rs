@@ -7,10 +7,9 @@ use std::time::Duration;
 use kvtier_s3::Entry;
 use tokio::time::Instant;
 
-use crate::state::lease::TopEpoch;
+use crate::background::epoch_object::FREE;
+use crate::state::epoch_lease::TopEpoch;
 
-/// Content of the object of a holder that ended. Its length identifies it in a listing.
-pub const FREE: &[u8] = b"free\n";
 /// The highest epoch that counts without a lower one: a take-over every two seconds reaches it in
 /// 272 years.
 const FIRST_MAX: u64 = 1 << 32;
@@ -95,7 +94,7 @@ impl Unchanged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::paths::Paths;
+    use crate::state::own_object_names::OwnObjectNames;
 
     fn entry(key: String, modified: i64, bytes: u64) -> Entry {
         let mut entry = Entry::default();
@@ -105,7 +104,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_highest_epoch_counts_in_any_order_and_beside_foreign_objects() {
-        let paths = Paths::under("");
+        let paths = OwnObjectNames::under("");
         let entries = [
             entry(paths.lease(9), 50, 80),
             entry(paths.lease(10), 60, 80),
@@ -125,7 +124,7 @@ mod tests {
 
     #[test]
     fn numbers_that_no_node_can_have_reached_are_ignored_and_named() {
-        let paths = Paths::under("");
+        let paths = OwnObjectNames::under("");
         let of = |numbers: &[u64]| {
             let entries: Vec<Entry> =
                 numbers.iter().map(|n| entry(paths.lease(*n), 5, 80)).collect();
@@ -155,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_object_that_stays_the_same_ages_by_this_nodes_clock() {
-        let paths = Paths::under("");
+        let paths = OwnObjectNames::under("");
         let mut unchanged = Unchanged::default();
         let held = |epoch, modified| entry(paths.lease(epoch), modified, 80);
         let mut seen = |entry: &Entry, epoch| {
