@@ -12,7 +12,7 @@ use crate::http::{
 };
 use crate::local_clock::Instant;
 use crate::op_history;
-use crate::region::Destination;
+use crate::region::{Destination, named_region};
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::request_log::LoggedRequest;
 use crate::retry::{
@@ -407,16 +407,11 @@ impl PendingResponse {
             && may_be_silent
             && !inner.request_ids_seen.is_within(now, REQUEST_IDS_FOR);
         let foreign = document_error.code.is_none() && request_id.is_none() && !silent;
-        // Where we are sent is followed only as far as it names a region of the same service.
-        let elsewhere = || {
-            destination
-                .endpoint
-                .region_at(document_error.endpoint.as_deref().or(head.header("location"))?)
-        };
+        let region = named_region(&head, &document_error, &destination.endpoint);
         let failure = classify(StoreRefusal {
             status: head.status,
             code: document_error.code,
-            region: header("x-amz-bucket-region").or(document_error.region).or_else(elsewhere),
+            region,
             signed_for: destination.endpoint.region(),
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
             request_id: request_id.or(document_error.request_id),

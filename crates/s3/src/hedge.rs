@@ -13,11 +13,49 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
+
+use crate::attempt::{PendingResponse, QueueMode};
+use crate::client::Inner;
+use crate::config::Hedge;
+use crate::request::Request;
+use crate::retry::AttemptError;
+
+/// Opens the request, and a second one when the response is slow. Neither holds the memory yet: the
+/// first good head gets it, and the other connection is closed.
+pub async fn hedged(
+    inner: &Arc<Inner>,
+    request: &Request<'_>,
+    hedge: Hedge,
+) -> Result<PendingResponse, AttemptError> {
+    let first = inner.open(request, QueueMode::Wait, &mut []);
+    let start = async {
+        tokio::time::sleep(hedge.after).await;
+        // A share of all GETs, so that a store that is slow for all of them does not get twice the
+        // load.
+        let spent = inner.counters.read().hedges * 100;
+        let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
+        let started = spent < earned;
+        inner.counters.hedges.add(u64::from(started));
+        started
+    };
+    let good = |pending: &Result<PendingResponse, AttemptError>| {
+        // A 404 wins too: it is an answer. Errors of the server leave the other request its chance.
+        pending.as_ref().is_ok_and(|pending| pending.head.status < 500)
+    };
+    let (side, pending) =
+        first_good(first, start, inner.open(request, QueueMode::TryNow, &mut []), good).await;
+    if side == Winner::Hedge && good(&pending) {
+        inner.counters.hedges_won.one();
+    }
+    pending
+}
 
 /// The request whose response is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Winner {
+enum Winner {
     /// The first request.
     Primary,
     /// The second request, sent because the first was slow.
@@ -30,7 +68,7 @@ pub enum Winner {
 ///
 /// Neither future holds the caller's memory: the winner gets it afterwards, when the other is
 /// dropped and its connection closed.
-pub async fn first_good<T>(
+async fn first_good<T>(
     first: impl Future<Output = T>,
     start: impl Future<Output = bool>,
     second: impl Future<Output = T>,

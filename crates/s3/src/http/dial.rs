@@ -12,8 +12,8 @@ use super::stream::Stream;
 use super::tls::{RootCerts, Tls, TlsConfigCache, TlsOptions};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::Connection;
 use crate::local_clock::Instant;
-use crate::probe::Connection;
 
 /// The most addresses of one name that are tried for one connection.
 const TRIES_MAX: usize = 3;

@@ -3,6 +3,7 @@
 
 mod body_sink;
 mod conn;
+mod connection_report;
 mod dial;
 mod dns;
 mod h2;
@@ -18,6 +19,7 @@ mod transport;
 pub use body_sink::BodyObserver;
 pub use body_sink::{BodyBuffer, BodySink};
 pub use conn::Sent;
+pub use connection_report::{Connection, Secured};
 pub use dial::{Dialer, Target};
 pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use h2::StreamEnd;

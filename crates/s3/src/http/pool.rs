@@ -6,8 +6,8 @@ use super::dial::{Dialer, Target};
 use super::h2::{Http2Connections, Http2Stream, Pick};
 use super::transport::Transport;
 use crate::error::Result;
+use crate::http::Connection;
 use crate::local_clock::Instant;
-use crate::probe::Connection;
 
 /// How a transport was obtained.
 #[derive(Debug)]

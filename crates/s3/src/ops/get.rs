@@ -8,12 +8,11 @@ use kvtier_mem::Lease;
 use super::get_check::GetProgress;
 use super::head::Object;
 use super::is_missing;
-use crate::attempt::{PendingResponse, QueueMode};
+use crate::attempt::QueueMode;
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
-use crate::config::Hedge;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hedge::{Winner, first_good};
+use crate::hedge::hedged;
 use crate::http::BodyBuffer;
 use crate::request::Request;
 use crate::response_check;
@@ -268,34 +267,4 @@ async fn attempt(
 fn wrong_response(error: Error) -> AttemptError {
     let retry = if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };
     AttemptError { error, retry, endpoint_fault: false }
-}
-
-/// Opens the request, and a second one when the response is slow. Neither holds the memory yet: the
-/// first good head gets it, and the other connection is closed.
-async fn hedged(
-    inner: &Arc<Inner>,
-    request: &Request<'_>,
-    hedge: Hedge,
-) -> Result<PendingResponse, AttemptError> {
-    let first = inner.open(request, QueueMode::Wait, &mut []);
-    let start = async {
-        tokio::time::sleep(hedge.after).await;
-        // A share of all GETs, so that a store that is slow for all of them does not get twice the
-        // load.
-        let spent = inner.counters.read().hedges * 100;
-        let earned = inner.gets.load(Ordering::Relaxed) * u64::from(hedge.percent_max);
-        let started = spent < earned;
-        inner.counters.hedges.add(u64::from(started));
-        started
-    };
-    let good = |pending: &Result<PendingResponse, AttemptError>| {
-        // A 404 wins too: it is an answer. Errors of the server leave the other request its chance.
-        pending.as_ref().is_ok_and(|pending| pending.head.status < 500)
-    };
-    let (side, pending) =
-        first_good(first, start, inner.open(request, QueueMode::TryNow, &mut []), good).await;
-    if side == Winner::Hedge && good(&pending) {
-        inner.counters.hedges_won.one();
-    }
-    pending
 }

@@ -5,9 +5,7 @@ mod bucket_settings;
 mod checksums;
 mod listing;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::attempt::CollectedResponse;
 use crate::client::{Client, Inner};
@@ -20,6 +18,7 @@ use crate::retry::RetryState;
 #[cfg(any(fuzzing, clippy))]
 pub use bucket_settings::fuzz_settings;
 
+pub use crate::http::{Connection, Secured};
 pub use bucket_settings::{Lifecycle, Rule, Setting, Settings};
 pub use checksums::Sum;
 pub use listing::Listing;
@@ -27,32 +26,6 @@ pub use listing::Listing;
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The length of a probe's objects in bytes.
 const BYTES: usize = 4096;
-
-/// A connection that was opened to inspect the endpoint.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Connection {
-    /// Where it led.
-    pub address: SocketAddr,
-    /// How many addresses the host's name has.
-    pub addresses: usize,
-    /// How long it took, with TLS.
-    pub took: Duration,
-    /// What TLS agreed on; `None` over plain HTTP.
-    pub tls: Option<Secured>,
-}
-
-/// What a TLS handshake agreed on.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Secured {
-    /// `TLSv1_3`, ...
-    pub version: String,
-    /// The cipher suite.
-    pub suite: String,
-    /// What the server chose of `h2` and `http/1.1`; `None` when it does not choose.
-    pub alpn: Option<String>,
-}
 
 /// What a store can do.
 #[derive(Clone, Debug)]

@@ -7,53 +7,26 @@ mod direct_records;
 mod look_turns;
 #[cfg(feature = "tls-direct")]
 mod record;
+mod root_certs;
 mod rustls_records;
 #[cfg(test)]
 pub mod test_connection_pair;
 mod tls_stream;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
 pub use self::config_cache::{TlsConfigCache, TlsOptions};
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct_records::test_server::play as fuzz_records;
+pub use self::root_certs::RootCerts;
 pub use self::tls_stream::TlsStream;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
-use crate::probe::Secured;
-
-/// The certificate authorities that TLS accepts.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub enum RootCerts {
-    /// The certificates of the operating system.
-    #[default]
-    System,
-    /// The certificates in this PEM text, and no others.
-    Pem(Vec<u8>),
-    /// The certificates in this file of PEM text, and no others. It is read again when it was
-    /// written, and when a server is not trusted.
-    PemFile(PathBuf),
-    /// A whole configuration of rustls, with a provider of your own.
-    Custom(Arc<ClientConfig>),
-}
-
-impl RootCerts {
-    /// Reads the certificates, as the first connection does.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Invalid`] when they cannot be read, are not PEM, or are none.
-    pub fn check(&self) -> Result<()> {
-        Tls::config(self).map(drop)
-    }
-}
+use crate::http::Secured;
 
 /// Makes TLS connections; sessions are resumed.
 pub struct Tls {
@@ -86,24 +59,9 @@ impl Tls {
 
     /// With these protocols to choose from, whatever a configuration of the caller's own says.
     pub fn offering(root_certs: &RootCerts, protocols: &[&[u8]]) -> Result<Self> {
-        let mut config = Self::config(root_certs)?;
+        let mut config = root_certs.config()?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Tls { config: Arc::new(config), direct: false })
-    }
-
-    fn config(root_certs: &RootCerts) -> Result<ClientConfig> {
-        let roots = match root_certs {
-            RootCerts::Custom(config) => return Ok(ClientConfig::clone(config)),
-            RootCerts::System => system_roots()?,
-            RootCerts::Pem(pem) => pem_roots(pem)?,
-            RootCerts::PemFile(path) => file_roots(path)?,
-        };
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config
-            .map_err(|e| Error::new(ErrorKind::Invalid, "TLS cannot be set up").with_source(e))?;
-        Ok(config.with_root_certificates(roots).with_no_client_auth())
     }
 
     /// A connection with `host` over `tcp`.
@@ -150,76 +108,23 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-fn system_roots() -> Result<RootCertStore> {
-    // Certificates that cannot be parsed are skipped: systems ship some that no verifier takes.
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    match added {
-        0 => Err(Error::new(
-            ErrorKind::Invalid,
-            "the system has no CA certificates: install them or set a CA bundle",
-        )),
-        _ => Ok(roots),
-    }
-}
-
-fn file_roots(path: &Path) -> Result<RootCertStore> {
-    let failed = |what: &str| format!("the CA bundle {} {what}", path.display());
-    let pem = std::fs::read(path).map_err(|e| {
-        Error::new(ErrorKind::Invalid, failed("cannot be read: check its path")).with_source(e)
-    })?;
-    pem_roots(&pem)
-        .map_err(|e| Error::new(ErrorKind::Invalid, failed("is of no use")).with_source(e))
-}
-
-fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
-    let broken = |e: Box<dyn std::error::Error + Send + Sync>| {
-        Error::new(ErrorKind::Invalid, "the CA bundle is not a PEM file of certificates")
-            .with_source(e)
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|e| broken(e.into()))?;
-        roots.add(certificate).map_err(|e| broken(e.into()))?;
-    }
-    match roots.is_empty() {
-        true => Err(Error::new(ErrorKind::Invalid, "the CA bundle holds no certificate")),
-        false => Ok(roots),
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "tls-direct"))]
 mod tests {
-    #[cfg(feature = "tls-direct")]
     use rustls::crypto::cipher::{
         AeadKey, Iv, MessageDecrypter, MessageEncrypter, Tls13AeadAlgorithm,
         UnsupportedOperationError,
     };
-    #[cfg(feature = "tls-direct")]
     use rustls::{
         ConnectionTrafficSecrets, SupportedCipherSuite, Tls13CipherSuite, crypto::CipherSuiteCommon,
     };
 
+    use rustls::RootCertStore;
+
     use super::*;
 
-    #[test]
-    fn a_bundle_without_certificates_is_refused() {
-        for pem in
-            ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
-        {
-            assert_eq!(
-                Tls::new(&RootCerts::Pem(pem.into()), false, false).unwrap_err().kind(),
-                ErrorKind::Invalid
-            );
-        }
-    }
-
     /// Records of a provider that gives no keys away.
-    #[cfg(feature = "tls-direct")]
     struct Shut(&'static dyn Tls13AeadAlgorithm);
 
-    #[cfg(feature = "tls-direct")]
     impl Tls13AeadAlgorithm for Shut {
         fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
             self.0.encrypter(key, iv)
@@ -239,7 +144,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "tls-direct")]
     #[test]
     fn a_provider_that_gives_no_keys_away_is_refused_before_it_is_used() {
         let open = rustls::crypto::aws_lc_rs::default_provider();
