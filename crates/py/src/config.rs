@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
 use kvtier::config::{
-    Adapter, Config, ConfigReader, KeyMode, OpenTiers, ShapeState, TierSpec, Value,
+    Adapter, Config, ConfigReader, LmcacheMode, OpenTiers, ShapeState, TierSpec, Value,
 };
 use kvtier::core::{Error, ErrorKind};
 use kvtier::key::MemoryFormat;
@@ -17,7 +17,7 @@ use pyo3::types::PyDict;
 use crate::log;
 use crate::result::error_chain;
 use crate::shape::ShapeSource;
-use crate::store::{LmcacheMode, Store, StoreSettings};
+use crate::store::{Store, StoreSettings};
 
 /// The longest that opening waits for the check whether the buckets exist.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -143,7 +143,7 @@ fn log_problems(py: Python<'_>, opened: &OpenTiers) {
 
 fn start(source: &TierSource, options: &OpenOptions) -> Result<StartedTiers, Error> {
     let (config, notes) = source.read()?;
-    let mode = key_mode(&config, options.mode)?;
+    let mode = lmcache_mode(&config, options.mode)?;
     let settings = StoreSettings { mode, shapes: shape_source(&config), ..options.store };
     let opened = match mode {
         LmcacheMode::MultiProcess if options.namespace_from_keys => config.open(),
@@ -173,12 +173,8 @@ fn shape_source(config: &Config) -> ShapeSource {
 
 /// The mode that defines the keys: the requested one, else the one that the layouts of the tiers
 /// need, else the multi-process mode.
-fn key_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMode, Error> {
-    let needed = match config.key_mode()? {
-        Some(KeyMode::MultiProcess) => Some(LmcacheMode::MultiProcess),
-        Some(KeyMode::InProcess) => Some(LmcacheMode::InProcess),
-        _ => None,
-    };
+fn lmcache_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMode, Error> {
+    let needed = config.lmcache_mode()?;
     match (requested, needed) {
         (Some(requested), Some(needed)) if requested != needed => {
             let (has, gets, layout) = match needed {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use kvtier::config::LmcacheMode;
 use kvtier::core::Mode;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,7 +16,7 @@ use crate::handle::StoreHandle;
 use crate::name::KeyName;
 use crate::ops::LoadOptions;
 use crate::result::BatchResult;
-use crate::store::{LmcacheMode, Store};
+use crate::store::Store;
 use crate::submission::SubmissionQueue;
 use crate::{buffer, log};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvtier::config::OpenTiers;
+use kvtier::config::{LmcacheMode, OpenTiers};
 use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 use kvtier::metrics::MetricsServer;
@@ -19,15 +19,6 @@ use crate::shape::ShapeSource;
 const NAMESPACES_MAX: usize = 4096;
 /// The most characters of the reason why an object is no key.
 const REASON_CHARS_MAX: usize = 256;
-
-/// The mode of LMCache that defines the keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LmcacheMode {
-    /// Keys `model@rank@group@hash[@salt]`.
-    MultiProcess,
-    /// Keys `model@world@worker@hash@dtype...`.
-    InProcess,
-}
 
 /// The settings of a store.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kvtier::Arena;
+use kvtier::config::LmcacheMode;
 use kvtier::core::{Mode, Place};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,7 +23,7 @@ use crate::name::KeyName;
 use crate::ops::LoadOptions;
 use crate::result::{BatchResult, error_chain};
 use crate::shape::PyShape;
-use crate::store::{LmcacheMode, ParsedKey, Store};
+use crate::store::{ParsedKey, Store};
 use crate::submission::SubmissionQueue;
 use crate::wait::{wait, wait_for_buffers};
 

@@ -12,7 +12,7 @@ mod workdir;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use kvtier::config::{KeyMode, OpenTiers};
+use kvtier::config::{LmcacheMode, OpenTiers};
 use kvtier::file::inspect::Directory;
 use kvtier::metrics::MetricsServer;
 
@@ -122,7 +122,8 @@ pub fn run(args: ReplayArgs) -> Result<bool> {
     // `open_with` takes a closure that may be called again; the cell lets it push.
     let cell = std::cell::RefCell::new(&mut meters);
     let config = workdir.config(&args, size.chunk)?;
-    let mode = config.key_mode().map_err(crate::cannot_open)?.unwrap_or(KeyMode::MultiProcess);
+    let mode =
+        config.lmcache_mode().map_err(crate::cannot_open)?.unwrap_or(LmcacheMode::MultiProcess);
     let opened = config.open_with(|tier| {
         let (timed, meter) = timed_tier::Timed::wrap(tier);
         cell.borrow_mut().push(meter);

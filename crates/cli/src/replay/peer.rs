@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kvtier::TierExt;
-use kvtier::config::KeyMode;
+use kvtier::config::LmcacheMode;
 use kvtier::core::{Ctx, Load, Loaded};
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
@@ -85,7 +85,7 @@ pub fn serve(args: ReplayPeerArgs) -> Result<()> {
     )?;
     let arena = Arena::new(ArenaConfig::heap(run::BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
     // A directory that `replay` sets up itself has our layout.
-    let keys = run::Keys::new(args.chunk, KeyMode::MultiProcess);
+    let keys = run::Keys::new(args.chunk, LmcacheMode::MultiProcess);
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let ids: Vec<u64> = serde_json::from_str(&line?)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::config::KeyMode;
+use kvtier::config::LmcacheMode;
 use kvtier::core::key::{
     CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, ObjectKey, PyInt,
 };
@@ -78,12 +78,12 @@ struct Replay<'a> {
 #[derive(Clone, Debug)]
 pub struct Keys {
     ns: Arc<Namespace>,
-    mode: KeyMode,
+    mode: LmcacheMode,
 }
 
 impl Keys {
     /// Keys of this mode for blocks of `chunk` bytes.
-    pub fn new(chunk: usize, mode: KeyMode) -> Self {
+    pub fn new(chunk: usize, mode: LmcacheMode) -> Self {
         // A namespace for each size: a replay with another block size must not find blocks of this
         // one.
         let layout = Digest::derive("kvtier replay layout", &(chunk as u64).to_le_bytes());
@@ -97,7 +97,7 @@ impl Keys {
     pub fn key(&self, id: u64) -> Key {
         let hash = Digest::derive("kvtier replay block", &id.to_le_bytes());
         let id = match self.mode {
-            KeyMode::InProcess => KeyId::Engine(in_process(&hash)),
+            LmcacheMode::InProcess => KeyId::Engine(in_process(&hash)),
             _ => {
                 let hash = ChunkHash::new(hash.as_bytes());
                 KeyId::Object(ObjectKey {

@@ -9,7 +9,7 @@ impl Config {
     /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
     pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
         let mut facts = self.named().get(at).map(TierSpec::facts).unwrap_or_default();
-        facts.extend(native::stack::describe(&self.rule(at)));
+        facts.extend(native::stack_settings::describe(&self.rule(at)));
         facts
     }
 }

@@ -11,7 +11,7 @@ use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layo
 use kvtier_index::{LmcacheEviction, Quotas};
 use serde::{Deserialize, Deserializer};
 
-use super::deserialize;
+use super::common_values;
 use super::value::Value;
 
 /// Files of a directory.
@@ -62,16 +62,16 @@ pub struct FileSpec {
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
     /// The eviction policy; without it the default policy.
-    #[serde(default, deserialize_with = "deserialize::policy")]
+    #[serde(default, deserialize_with = "common_values::policy")]
     pub policy: Option<PolicyKind>,
     /// The quota of each tenant (cache salt).
-    #[serde(default, deserialize_with = "deserialize::quotas")]
+    #[serde(default, deserialize_with = "common_values::quotas")]
     pub quotas: Quotas,
     /// Whether a tenant's quota is also guaranteed to it.
     #[serde(default)]
     pub fair: bool,
     /// Emulates LMCache's eviction exactly: true, or its `watermark` and `ratio`.
-    #[serde(default, deserialize_with = "deserialize::compat")]
+    #[serde(default, deserialize_with = "common_values::compat")]
     pub compat: Option<LmcacheEviction>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
@@ -180,7 +180,7 @@ pub(super) fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display
 }
 
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    deserialize::bytes(from).map(Some)
+    common_values::bytes(from).map(Some)
 }
 
 /// The configuration of a vLLM engine, as an object.
@@ -205,7 +205,7 @@ pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D
     };
     let given_share = given.as_text().and_then(share);
     // A percentage is a share of the file system. Anything else must be a size.
-    given_share.or_else(|| deserialize::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
+    given_share.or_else(|| common_values::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
 }
 
 #[cfg(test)]

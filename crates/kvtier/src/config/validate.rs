@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::spec::TierList;
+use super::TierList;
 use super::{Config, TierSpec};
 
 /// What a tier keeps its chunks on, to find two that share it.

@@ -14,7 +14,7 @@ use kvtier_index::{
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
 
-use super::tenant_names::TenantNames;
+use super::tenant_ids::TenantIds;
 
 /// A chunk is charged in whole pages.
 pub const PAGE: u64 = 4096;
@@ -31,7 +31,7 @@ pub struct Evicted {
 pub struct HostChunks {
     pub index: Index,
     bytes: HashMap<Digest, StoredChunk>,
-    tenants: TenantNames,
+    tenants: TenantIds,
     /// Get an event for each chunk stored, touched or gone.
     listeners: Arc<Listeners>,
 }
@@ -46,7 +46,7 @@ pub struct StoredChunk {
 
 impl HostChunks {
     pub fn new(index: Index, listeners: Arc<Listeners>) -> Self {
-        HostChunks { index, bytes: HashMap::new(), tenants: TenantNames::default(), listeners }
+        HostChunks { index, bytes: HashMap::new(), tenants: TenantIds::default(), listeners }
     }
 
     /// Sets the quotas of tenants.

@@ -3,9 +3,9 @@
 mod checked_copy;
 mod chunks;
 mod config;
+mod load_save;
 mod observe;
-mod ops;
-mod tenant_names;
+mod tenant_ids;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -3,7 +3,7 @@
 
 mod document;
 mod metered;
-mod monitored;
+mod monitored_tier;
 mod prices;
 mod prometheus;
 #[cfg(feature = "metrics")]
@@ -13,7 +13,7 @@ mod table;
 
 pub use document::markdown;
 pub use metered::{LatencyHistogram, Meter, Metered};
-pub use monitored::MonitoredTier;
+pub use monitored_tier::MonitoredTier;
 pub use prices::Prices;
 pub use prometheus::{Sample, prometheus, prometheus_name, samples, tenant_label};
 #[cfg(feature = "metrics")]

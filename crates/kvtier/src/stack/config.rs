@@ -4,7 +4,7 @@ use std::time::Duration;
 use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
 use super::placement::LEVELS_MAX;
-use super::rules::{TierRule, Write};
+use super::tier_rules::{TierRule, Write};
 
 /// The settings of a stack: its tiers, fastest first, and their rules.
 ///

@@ -23,11 +23,11 @@ mod merge;
 mod observe;
 mod placement;
 mod remove;
-mod rules;
 mod save;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod single_flight;
+mod tier_rules;
 mod write_back;
 
 use std::future::Future;
@@ -48,8 +48,8 @@ use executor::{Executor, Spawner};
 use hit_counter::HitCounter;
 use holds::{Rest, StackHolds};
 use latency_model::LatencyModel;
-pub use rules::{Admit, TierRule, Write};
 use single_flight::SingleFlight;
+pub use tier_rules::{Admit, TierRule, Write};
 use write_back::Spiller;
 
 /// The most ops of a stack in flight.

@@ -1,6 +1,6 @@
 //! Decides, without I/O, which tiers get a chunk that is saved or found.
 
-use super::rules::{Admit, TierRule, Write};
+use super::tier_rules::{Admit, TierRule, Write};
 
 /// The most tiers of a stack.
 pub const LEVELS_MAX: usize = 16;

@@ -9,7 +9,7 @@ use super::value::Value;
 use super::{Config, TierSpec, suggest, yaml};
 use crate::TierRule;
 
-pub(super) mod stack;
+pub(super) mod stack_settings;
 
 /// The types of tiers that no adapter of LMCache's is.
 pub(super) const OURS: &[&str] = &["host", "file", "gds"];
@@ -93,14 +93,14 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
             let place = format!("{name}: tiers[{at}]");
             // The rules of a tier in the stack stand in its object. They are taken out before the
             // tier's own reader, which refuses unknown settings, sees it.
-            let (rule, spec) = stack::take(spec, &place)?;
+            let (rule, spec) = stack_settings::take(spec, &place)?;
             Ok((tier(&spec, &place)?, rule))
         })
         .collect::<Result<_, Error>>()?;
-    let dirty_bytes_max = stack::size(value, "dirty_max", name)?;
+    let dirty_bytes_max = stack_settings::size(value, "dirty_max", name)?;
     let computed_bytes_per_s =
-        stack::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
-    let prices = stack::prices(value, name)?;
+        stack_settings::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
+    let prices = stack_settings::prices(value, name)?;
     let config = Config {
         tiers,
         rules,
@@ -110,7 +110,7 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         prices,
         lists: Vec::new(),
     };
-    stack::check(&config, name).map(|()| config)
+    stack_settings::check(&config, name).map(|()| config)
 }
 
 fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {

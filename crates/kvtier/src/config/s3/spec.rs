@@ -9,7 +9,7 @@ use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 use kvtier_s3_tier::{Compat, Evictor, Layout, TierConfig, Verify};
 
 use crate::config::lmcache::{Adapter, AdapterFields, Dialect};
-use crate::config::native::stack::size;
+use crate::config::native::stack_settings::size;
 use crate::config::value::Value;
 
 /// Eviction goes down to this share of the cap, where nothing else is said.

@@ -1,6 +1,6 @@
 //! The fields of one object, checked against the table.
 
-use crate::config::deserialize::size;
+use crate::config::common_values::size;
 use crate::config::settings::{Setting, ValueKind};
 use crate::config::suggest;
 use crate::config::value::{Value, is_secret};

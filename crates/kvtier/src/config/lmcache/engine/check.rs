@@ -2,7 +2,7 @@
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::config::{LmcacheConfig, SettingSource};
+use super::effective_settings::{LmcacheConfig, SettingSource};
 use crate::config::value::Value;
 
 /// `Invalid` where LMCache would not start.

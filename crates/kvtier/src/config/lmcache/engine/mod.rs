@@ -1,18 +1,21 @@
 //! LMCache's settings: its YAML file, `LMCACHE_*` variables and overrides, and the tiers they mean.
 
 mod check;
-mod config;
-mod convert;
+mod effective_settings;
 mod inputs;
+mod plan_tiers;
 mod plugins;
 mod python;
+mod refusals;
 mod remote;
-mod stack;
+mod setting_effects;
 mod storage_backend_form;
 mod unknown;
+mod value_types;
 #[cfg(feature = "gds")]
-mod weka;
+mod weka_mount;
 
-pub use config::{EffectiveSetting, LmcacheConfig, Note, SettingSource};
+pub use effective_settings::{EffectiveSetting, LmcacheConfig, Note, SettingSource};
 pub use inputs::Inputs;
-pub use stack::{PlannedTiers, SettingEffect};
+pub use plan_tiers::PlannedTiers;
+pub use setting_effects::SettingEffect;

@@ -2,7 +2,7 @@
 
 use kvtier_core::Error;
 
-use super::config::LmcacheConfig;
+use super::effective_settings::LmcacheConfig;
 use super::remote;
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, native, settings, suggest};

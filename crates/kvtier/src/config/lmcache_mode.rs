@@ -1,13 +1,13 @@
-//! Which keys the tiers of a configuration have names for.
+//! LMCache's mode, which defines the keys that the tiers of a configuration have names for.
 
 use kvtier_core::{Error, ErrorKind};
 
 use super::{Config, TierSpec};
 
-/// Whose keys a tier has names for, where its layout does not take all of them.
+/// LMCache's mode, which defines the keys. A tier whose layout does not take all keys has names for
+/// those of one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KeyMode {
+pub enum LmcacheMode {
     /// LMCache's multi-process mode: [`ObjectKey`](kvtier_key::ObjectKey).
     MultiProcess,
     /// LMCache's in-process mode: [`CacheEngineKey`](kvtier_key::CacheEngineKey) and
@@ -15,25 +15,25 @@ pub enum KeyMode {
     InProcess,
 }
 
-impl KeyMode {
+impl LmcacheMode {
     /// The mode in words, for messages.
     pub fn name(self) -> &'static str {
         match self {
-            KeyMode::MultiProcess => "multi-process",
-            KeyMode::InProcess => "in-process",
+            LmcacheMode::MultiProcess => "multi-process",
+            LmcacheMode::InProcess => "in-process",
         }
     }
 }
 
 impl Config {
-    /// Whose keys all tiers have names for; `None` where they take every key.
+    /// The mode whose keys all tiers have names for; `None` where they take every key.
     ///
     /// ```
-    /// use kvtier::config::{Config, KeyMode};
-    /// assert_eq!(Config::new().with_host(1 << 20).key_mode()?, None);
+    /// use kvtier::config::{Config, LmcacheMode};
+    /// assert_eq!(Config::new().with_host(1 << 20).lmcache_mode()?, None);
     /// # #[cfg(feature = "file")] {
     /// let text = r#"{"tiers": [{"type": "file", "path": "/mnt/kv", "bytes": "1GiB", "layout": "lmcache"}]}"#;
-    /// assert_eq!(Config::from_text(text, "kv.json")?.key_mode()?, Some(KeyMode::InProcess));
+    /// assert_eq!(Config::from_text(text, "kv.json")?.lmcache_mode()?, Some(LmcacheMode::InProcess));
     /// # }
     /// # Ok::<(), kvtier::core::Error>(())
     /// ```
@@ -41,10 +41,10 @@ impl Config {
     /// # Errors
     ///
     /// `Invalid` where two tiers have layouts of different modes: no key has a name in both.
-    pub fn key_mode(&self) -> Result<Option<KeyMode>, Error> {
+    pub fn lmcache_mode(&self) -> Result<Option<LmcacheMode>, Error> {
         let modes =
-            self.tiers.iter().enumerate().filter_map(|(at, tier)| Some((at, tier.key_mode()?)));
-        let mut found: Option<(usize, KeyMode)> = None;
+            self.tiers.iter().enumerate().filter_map(|(at, tier)| Some((at, tier.lmcache_mode()?)));
+        let mut found: Option<(usize, LmcacheMode)> = None;
         for (at, mode) in modes {
             match found {
                 Some((first, other)) if other != mode => {
@@ -64,8 +64,8 @@ impl Config {
 }
 
 impl TierSpec {
-    /// The kind of keys that its layout has names for; `None` for all.
-    fn key_mode(&self) -> Option<KeyMode> {
+    /// The mode whose keys its layout has names for; `None` for all.
+    fn lmcache_mode(&self) -> Option<LmcacheMode> {
         match self {
             TierSpec::Host { .. } => None,
             #[cfg(feature = "file")]
@@ -74,8 +74,8 @@ impl TierSpec {
             TierSpec::Gds(spec) => of_files(&spec.file),
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => match spec.layout {
-                kvtier_s3_tier::Layout::LmcacheMp => Some(KeyMode::MultiProcess),
-                kvtier_s3_tier::Layout::Lmcache => Some(KeyMode::InProcess),
+                kvtier_s3_tier::Layout::LmcacheMp => Some(LmcacheMode::MultiProcess),
+                kvtier_s3_tier::Layout::Lmcache => Some(LmcacheMode::InProcess),
                 _ => None,
             },
         }
@@ -83,11 +83,13 @@ impl TierSpec {
 }
 
 #[cfg(feature = "file")]
-fn of_files(spec: &super::FileSpec) -> Option<KeyMode> {
+fn of_files(spec: &super::FileSpec) -> Option<LmcacheMode> {
     use kvtier_file::Layout;
     match spec.layout? {
-        Layout::LmcacheMp | Layout::VllmFs => Some(KeyMode::MultiProcess),
-        Layout::Lmcache | Layout::LmcacheGds | Layout::LmcacheGdsWeka => Some(KeyMode::InProcess),
+        Layout::LmcacheMp | Layout::VllmFs => Some(LmcacheMode::MultiProcess),
+        Layout::Lmcache | Layout::LmcacheGds | Layout::LmcacheGdsWeka => {
+            Some(LmcacheMode::InProcess)
+        }
         _ => None,
     }
 }
@@ -96,21 +98,21 @@ fn of_files(spec: &super::FileSpec) -> Option<KeyMode> {
 mod tests {
     use super::*;
 
-    fn mode_of(layouts: &[&str]) -> Result<Option<KeyMode>, String> {
+    fn mode_of(layouts: &[&str]) -> Result<Option<LmcacheMode>, String> {
         let tier = |layout: &&str| {
             format!(r#"{{"type":"file","path":"/{layout}","bytes":1,"layout":"{layout}"}}"#)
         };
         let tiers: Vec<_> = layouts.iter().map(tier).collect();
         let text = format!(r#"{{"tiers":[{{"type":"host","bytes":1}},{}]}}"#, tiers.join(","));
-        Config::from_json(&text, "x.json").unwrap().key_mode().map_err(|e| e.to_string())
+        Config::from_json(&text, "x.json").unwrap().lmcache_mode().map_err(|e| e.to_string())
     }
 
     #[test]
     fn the_layouts_of_files_decide_whose_keys_are_taken() {
         assert_eq!(mode_of(&["kvtier"]), Ok(None));
-        assert_eq!(mode_of(&["kvtier", "lmcache-mp"]), Ok(Some(KeyMode::MultiProcess)));
+        assert_eq!(mode_of(&["kvtier", "lmcache-mp"]), Ok(Some(LmcacheMode::MultiProcess)));
         for layout in ["lmcache", "lmcache-gds", "lmcache-gds-weka"] {
-            assert_eq!(mode_of(&[layout, "kvtier"]), Ok(Some(KeyMode::InProcess)), "{layout}");
+            assert_eq!(mode_of(&[layout, "kvtier"]), Ok(Some(LmcacheMode::InProcess)), "{layout}");
         }
         let both = mode_of(&["lmcache-gds", "lmcache-mp"]).unwrap_err();
         assert!(
@@ -128,9 +130,9 @@ mod tests {
         let yaml = "local_cpu: false\nremote_url: s3://b\nextra_config: {s3_region: us-east-1}\n";
         let inputs = lmcache::Inputs::new().with_file("x.yaml", yaml);
         let planned = lmcache::LmcacheConfig::read(&inputs).unwrap().stack(0).unwrap();
-        assert_eq!(planned.config.key_mode().unwrap(), Some(KeyMode::InProcess));
+        assert_eq!(planned.config.lmcache_mode().unwrap(), Some(LmcacheMode::InProcess));
         let object = r#"{"type":"s3","s3_endpoint":"s3://b","s3_region":"us-east-1"}"#;
         let config = Adapter::params(object, "adapter").unwrap();
-        assert_eq!(config.key_mode().unwrap(), Some(KeyMode::MultiProcess));
+        assert_eq!(config.lmcache_mode().unwrap(), Some(LmcacheMode::MultiProcess));
     }
 }

@@ -1,13 +1,13 @@
-//! The tiers that LMCache's settings mean.
+//! Plans the tiers that LMCache's settings mean.
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 
-use super::config::{EffectiveSetting, LmcacheConfig, SettingSource};
-use super::{plugins, remote, unknown};
-use crate::config::settings::{self, Role};
-use crate::config::value::{Value, is_secret};
+use super::effective_settings::{LmcacheConfig, SettingSource};
+use super::setting_effects::SettingEffect;
+use super::{plugins, remote};
+use crate::config::value::Value;
 use crate::config::{Config, TierSpec};
 
 /// The setting below `extra_config` for the shape of a full chunk in the GPU tier: LMCache's own
@@ -23,22 +23,6 @@ pub struct PlannedTiers {
     pub config: Config,
     /// The effect of each setting, also of those at their defaults.
     pub effects: Vec<SettingEffect>,
-}
-
-/// The effect of a setting.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct SettingEffect {
-    /// Its name, with `extra_config.` for settings below it.
-    pub name: String,
-    /// Its value, secrets as `***`.
-    pub value: Value,
-    /// Where its value comes from.
-    pub source: SettingSource,
-    /// Whether it configures the tiers.
-    pub used: bool,
-    /// What it does, or why it does nothing.
-    pub why: String,
 }
 
 impl LmcacheConfig {
@@ -69,92 +53,6 @@ impl LmcacheConfig {
         }
         self.refuse_short_objects(&config)?;
         Ok(PlannedTiers { config, effects: self.effects() })
-    }
-
-    /// LMCache reads every object of a bucket at the length of a full chunk, so that a shorter one
-    /// under its names is of no use to it.
-    #[cfg(feature = "s3")]
-    fn refuse_short_objects(&self, config: &Config) -> Result<(), Error> {
-        use kvtier_s3_tier::Layout;
-        let is_theirs =
-            |tier: &TierSpec| matches!(tier, TierSpec::S3(spec) if spec.layout != Layout::Kvtier);
-        if self.value("save_unfull_chunk").as_bool() != Some(true)
-            || !config.tiers.iter().any(is_theirs)
-        {
-            return Ok(());
-        }
-        // LMCache's connector asks for exactly the length of a full chunk. A shorter object would
-        // never be read, and would use up the cap.
-        let what = "objects of a bucket under LMCache's names are full chunks, and LMCache reads no others; write false, or \
-                    `layout: kvtier` in extra_config";
-        Err(self.wrong("save_unfull_chunk", what))
-    }
-
-    #[cfg(not(feature = "s3"))]
-    fn refuse_short_objects(&self, _: &Config) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Settings that would be ignored at the cost of what the operator wanted.
-    fn refuse(&self, setting: &EffectiveSetting) -> Result<(), Error> {
-        let name = setting.definition.name;
-        let set = match &setting.value {
-            // Only a value that switches something on is refused. Files often write out defaults.
-            Value::Bool(on) => *on,
-            Value::Null => false,
-            other => other.is_truthy(),
-        };
-        let what = match setting.definition.role {
-            Role::Refused if set => setting.definition.what.to_owned(),
-            Role::Gds if name == "gds_path" && set && !cfg!(feature = "gds") => {
-                "this build has no GPU tier; build with the feature `gds`, or use local_disk".into()
-            }
-            // Under names that other nodes read as encoded, chunks that are stored as they are
-            // would be wrong bytes.
-            _ if name == "remote_serde"
-                && !self.is_ported()
-                && self.unsupported_serde().is_some() =>
-            {
-                "LMCache's encodings are not supported yet; write naive, or leave it out".into()
-            }
-            _ => return Ok(()),
-        };
-        Err(self.unsupported(name, &what))
-    }
-
-    fn refuse_extras(&self) -> Result<(), Error> {
-        let refused = settings::all()
-            .filter(|key| key.section == settings::Section::Extra && key.role == Role::Refused);
-        for key in refused {
-            if self.extra(key.name).is_some_and(Value::is_truthy) {
-                return Err(
-                    self.unsupported("extra_config", &format!("{}: {}", key.name, key.what))
-                );
-            }
-        }
-        let map = self.value("extra_config").as_map().unwrap_or_default();
-        match unknown::own_refusal(map) {
-            Some(what) => Err(self.wrong("extra_config", &what)),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn unsupported(&self, name: &str, what: &str) -> Error {
-        Error::new(ErrorKind::Unsupported, self.about(name, what))
-    }
-
-    pub(super) fn wrong(&self, name: &str, what: &str) -> Error {
-        Error::new(ErrorKind::Invalid, self.about(name, what))
-    }
-
-    fn about(&self, name: &str, what: &str) -> String {
-        match self.setting(name) {
-            Some(s) if s.definition.kind == settings::ValueKind::Dict => {
-                format!("{}: {name}: {what}", s.source)
-            }
-            Some(s) => format!("{}: {name} = {}: {what}", s.source, s.value),
-            None => format!("{name}: {what}"),
-        }
     }
 
     /// The policy in LMCache's words, in any case; kvtier's default if it is not set.
@@ -251,7 +149,7 @@ impl LmcacheConfig {
         }
         spec.file.policy = Some(self.policy()?);
         // LMCache writes other file names on WekaFS, so the layout depends on the mount.
-        let weka = super::weka::is_on_weka(&spec.file.path);
+        let weka = super::weka_mount::is_on_weka(&spec.file.path);
         spec.file.layout = Some(if weka {
             kvtier_gds::Layout::LmcacheGdsWeka
         } else {
@@ -297,102 +195,6 @@ impl LmcacheConfig {
         let what =
             "this build has no GPU tier for a plugin's gds_path; build with the feature `gds`";
         Err(self.unsupported("extra_config", what))
-    }
-
-    fn effects(&self) -> Vec<SettingEffect> {
-        let mut all = Vec::new();
-        for setting in &self.settings {
-            if let (Role::Extra, Some(map)) = (setting.definition.role, setting.value.as_map()) {
-                all.extend(
-                    map.iter().map(|(name, value)| self.extra_effect(name, value, &setting.source)),
-                );
-                continue;
-            }
-            let (used, why) = self.effect_of(setting.definition);
-            let value = if is_secret(setting.definition.name) {
-                Value::Text("***".into())
-            } else {
-                setting.value.masked()
-            };
-            all.push(SettingEffect {
-                name: setting.definition.name.into(),
-                value,
-                source: setting.source.clone(),
-                used,
-                why,
-            });
-        }
-        all
-    }
-
-    fn extra_effect(&self, name: &str, value: &Value, source: &SettingSource) -> SettingEffect {
-        // A setting is looked for under today's name, in the places where it is or was.
-        let found = settings::old_name(name).unwrap_or(name);
-        let key = settings::all()
-            .find(|key| key.section == settings::Section::Extra && key.name == found);
-        // What is a setting of its own today stood here once.
-        let key = key.or_else(|| {
-            settings::of_engine().iter().find(|key| name != found && key.name == found)
-        });
-        // What we add to a bucket's object is read here too.
-        let key = key.or_else(|| settings::of_bucket_url().find(|key| key.name == name));
-        let (used, why) = match key {
-            Some(key) => self.effect_of(key),
-            None if plugins::is_ours(self, name) => (true, "of a kvtier plugin".into()),
-            None => (false, "not a setting of kvtier".into()),
-        };
-        let value = if is_secret(name) { Value::Text("***".into()) } else { value.masked() };
-        SettingEffect {
-            name: format!("extra_config.{name}"),
-            value,
-            source: source.clone(),
-            used,
-            why,
-        }
-    }
-
-    /// Whether a setting that is set decides about the tiers, and how or why not.
-    fn effect_of(&self, key: &settings::Setting) -> (bool, String) {
-        let remote = self.value("remote_url").as_text().unwrap_or_default();
-        let urls = || plugins::urls(self).chain([remote]);
-        let idle = |what: &str| (false, format!("{}, but {what}", key.what));
-        match (key.role, key.name) {
-            // A setting that works only with another one is shown as idle where that one is
-            // missing, which answers why it changes nothing.
-            (Role::Used, "max_local_cpu_size")
-                if self.value("local_cpu").as_bool() != Some(true) =>
-            {
-                idle("local_cpu is off")
-            }
-            (Role::Used, "max_local_disk_size" | "local_disk_path_sharding")
-                if self.value("local_disk").is_null() =>
-            {
-                idle("there is no local_disk")
-            }
-            (Role::Used, "blocking_timeout_secs") if urls().all(str::is_empty) => {
-                idle("there is no remote_url, nor a plugin's url")
-            }
-            (Role::Used, "remote_serde") if remote.is_empty() => idle("there is no remote_url"),
-            (Role::Used, name)
-                if (name.starts_with("s3_") || key.section == settings::Section::Of("s3"))
-                    && !urls().any(|url| url.starts_with("s3://")) =>
-            {
-                idle("neither remote_url nor a plugin's url names a bucket")
-            }
-            (Role::Used | Role::Extra, _) => (true, key.what.into()),
-            (Role::Plugin, _) => (true, key.what.into()),
-            (Role::Gds, _) if self.value("gds_path").is_null() && !plugins::has_gds_path(self) => {
-                idle("there is no gds_path")
-            }
-            (Role::Gds, "gds_buffer_size") if plugins::has_gds_path(self) => {
-                (true, "MiB of GPU memory that KvtierGdsBackend loads into".into())
-            }
-            (Role::Gds, "gds_buffer_size") => idle("GPU memory is used in place"),
-            (Role::Gds, _) => (true, key.what.into()),
-            (Role::Engine, _) => (false, format!("LMCache's own: {}", key.what)),
-            (Role::Ignored, _) => (false, format!("no effect: {}", key.what)),
-            (Role::Refused, _) => (false, "has its default".into()),
-        }
     }
 }
 

@@ -10,7 +10,7 @@ const TENANTS_MIN: usize = 1024;
 /// Maps tenants' names to the index's numbers and back. Tenants without chunks are purged now and
 /// then.
 #[derive(Debug, Default)]
-pub struct TenantNames {
+pub struct TenantIds {
     ids: HashMap<String, TenantId>,
     names: HashMap<TenantId, String>,
     /// Tenants with a limit of their own.
@@ -20,7 +20,7 @@ pub struct TenantNames {
     most: usize,
 }
 
-impl TenantNames {
+impl TenantIds {
     /// The number of a tenant, 0 for the one without a name. `has_some` returns whether a tenant has
     /// chunks.
     pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn tenants_without_chunks_are_purged_and_the_others_keep_their_numbers() {
-        let mut tenants = TenantNames::default();
+        let mut tenants = TenantIds::default();
         let none = |_| false;
         let limited = tenants.id("limited", none);
         tenants.keep(limited, true);

@@ -2,8 +2,8 @@ use std::fmt;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::convert::{convert, why_suspicious};
 use super::python::{self, Misfit};
+use super::value_types::{convert, why_suspicious};
 use super::{Inputs, check, plugins, storage_backend_form, unknown};
 use crate::config::settings::{self, Role, Setting, ValueKind};
 use crate::config::value::{Value, is_secret};
