@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::args::Args;
+use crate::machine;
 use crate::sh::Cmd;
-use crate::testing;
 use crate::versions::CARGO_FUZZ;
 
 const SMOKE_S: u64 = 5;
@@ -62,7 +62,7 @@ const KEEP_FREED: &str = "quarantine_size_mb=8:thread_local_quarantine_size_kb=6
 /// Every target for a few seconds, as many at once as there are cores.
 pub fn smoke(targets: &[String]) -> Result<()> {
     Cmd::new("cargo +nightly fuzz build").args(SMOKE).limit_s(BUILD_LIMIT_S).run()?;
-    targets.chunks(testing::cores()).try_for_each(|some| {
+    targets.chunks(machine::cores()).try_for_each(|some| {
         thread::scope(|scope| {
             let mut runs = Vec::new();
             for target in some {

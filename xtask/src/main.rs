@@ -8,10 +8,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod alone;
 mod arch;
 mod args;
 mod bench;
+mod build_alone;
 mod ci;
 mod cufile;
 mod features;
@@ -19,6 +19,7 @@ mod filesystems;
 mod fs_crashes;
 mod fuzz;
 mod gpu_check;
+mod machine;
 mod nightly;
 mod release;
 mod servers;

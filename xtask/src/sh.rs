@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::testing::cores;
+use crate::machine::cores;
 use crate::watchdog::{self, Killed, Limits, STILL_MAX, Seen};
 
 /// The CPU time, on each core, that one command may use before it is killed, unless it asks for

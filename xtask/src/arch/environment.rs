@@ -3,7 +3,7 @@
 
 use proc_macro2::TokenTree;
 
-use super::rules::ENVIRONMENT;
+use super::plan::ENVIRONMENT;
 use crate::tidy::Problem;
 use crate::tidy::source::{Role, Source, each_token, is_ident, is_path_separator};
 

@@ -11,7 +11,7 @@ mod paths;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rules::{CYCLES, Cycle, FLOORS};
+use super::plan::{CYCLES, Cycle, FLOORS};
 use crate::tidy::Problem;
 use crate::tidy::source::{Role, Source};
 use graph::cycles;
@@ -47,8 +47,8 @@ fn check_cycles(dir: &str, imports: &Imports, allowed: &[Cycle]) -> Vec<Problem>
     let reason = row.map_or(String::new(), |row| format!(" ({})", row.reason));
     if files.len() < files_max {
         let what = format!("{} files of {member} are in cycles of imports", files.len());
-        let fix = format!("lower its row from {files_max} in xtask/src/arch/rules.rs");
-        return vec![Problem::new("xtask/src/arch/rules.rs", 1, what, fix)];
+        let fix = format!("lower its row from {files_max} in xtask/src/arch/plan.rs");
+        return vec![Problem::new("xtask/src/arch/plan.rs", 1, what, fix)];
     }
     if files.len() == files_max {
         return Vec::new();

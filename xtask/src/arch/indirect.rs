@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::rules::{LIBRARIES, NOT_EVEN_INDIRECTLY};
+use super::plan::{LIBRARIES, NOT_EVEN_INDIRECTLY};
 use crate::tidy::Problem;
 use crate::workspace::short_name_of;
 

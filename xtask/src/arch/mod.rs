@@ -1,11 +1,11 @@
 //! `cargo xtask arch`: which crate may use which, what belongs in which crate, and which
 //! files of a crate may import which.
 
-mod arrows;
+mod crate_dependencies;
 mod environment;
 mod imports;
 mod indirect;
-mod rules;
+mod plan;
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ use crate::workspace;
 
 /// Checks the workspace against the plan.
 pub fn run() -> Result<()> {
-    let mut problems = arrows::check(&workspace::read()?);
+    let mut problems = crate_dependencies::check(&workspace::read()?);
     let json = Cmd::new("cargo metadata --locked --all-features --format-version 1").read()?;
     problems.extend(indirect::check(&indirect::Graph::parse(&serde_json::from_str(&json)?)?));
     let sources = tidy::sources(&Tree::read()?)?;

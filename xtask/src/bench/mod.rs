@@ -1,9 +1,8 @@
 //! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
-mod adapters;
+mod adapter_plan;
 mod file;
 mod lmcache;
-mod machine;
 mod s3;
 mod vllm;
 

@@ -11,8 +11,8 @@ use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::versions::CARGO_DENY;
 use crate::{
-    alone, arch, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle, test_vllm,
-    testing, tidy, wheel, workspace,
+    arch, build_alone, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle,
+    test_vllm, testing, tidy, wheel, workspace,
 };
 
 /// A step of `cargo xtask ci`.
@@ -131,12 +131,12 @@ fn features(run: &mut Run) -> Result<Outcome> {
 
 /// The tests of each crate that the change touches build alone.
 fn alone(run: &mut Run) -> Result<Outcome> {
-    match alone::touched(&run.packages)? {
+    match build_alone::touched(&run.packages)? {
         Err(why) => Ok(Outcome::Skipped(why)),
         Ok(touched) if touched.is_empty() => {
             Ok(Outcome::Skipped("the change touches no crate".into()))
         }
-        Ok(touched) => Ok(Outcome::Noted(format!("{} crates", alone::build(touched)?))),
+        Ok(touched) => Ok(Outcome::Noted(format!("{} crates", build_alone::build(touched)?))),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{alone, bench, fs_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
+use crate::{bench, build_alone, fs_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
 
 /// An item of the nightly list.
 pub struct Item {
@@ -164,7 +164,7 @@ fn clippy_each(packages: &[Package]) -> Result<Outcome> {
 
 /// The tests of each crate build without the features that others ask for.
 fn test_each(packages: &[Package]) -> Result<Outcome> {
-    Ok(Outcome::Noted(format!("{} crates", alone::build(packages)?)))
+    Ok(Outcome::Noted(format!("{} crates", build_alone::build(packages)?)))
 }
 
 fn miri(packages: &[Package]) -> Result<Outcome> {

@@ -5,12 +5,12 @@
 //! `stop`; several can run at once.
 
 mod ceph;
-mod front;
 mod garage;
 mod moto;
 mod packages;
 mod process;
 mod swift;
+mod tls_proxy;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use self::front::Front;
-pub use self::front::Way;
+use self::tls_proxy::TlsProxy;
+pub use self::tls_proxy::Way;
 use crate::args::Args;
 use crate::sh::{Cmd, root};
 use crate::testing::{self, Count};
@@ -127,7 +127,7 @@ pub fn run(args: &mut Args) -> Result<()> {
 pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
     let mut count = Count::default();
     let mut absent = Vec::new();
-    let lacks = if ways == [Way::Plain] { None } else { Front::lacks()? };
+    let lacks = if ways == [Way::Plain] { None } else { TlsProxy::lacks()? };
     let ways: Vec<Way> =
         ways.iter().copied().filter(|way| *way == Way::Plain || lacks.is_none()).collect();
     absent.extend(lacks.map(|why| format!("TLS: {why}")));
@@ -150,7 +150,7 @@ pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
 fn try_out(way: Way, dir: &Path, access: &Access) -> Result<Count> {
     let access = match way {
         Way::Plain => access.clone(),
-        _ => way.through(&Front::start(dir, access).context("haproxy does not start")?, access),
+        _ => way.through(&TlsProxy::start(dir, access).context("haproxy does not start")?, access),
     };
     let env: Vec<(&str, &str)> =
         access.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -1,13 +1,12 @@
 //! Running `cargo test` and knowing how many tests ran.
 
-mod test_binaries;
+mod run_test_binaries;
 
 use std::ops::AddAssign;
-use std::thread;
 
 use anyhow::Result;
 
-pub use self::test_binaries::{run_at_once, run_of};
+pub use self::run_test_binaries::{run_at_once, run_of};
 use crate::sh::Cmd;
 
 /// How many tests passed, failed and were left out, over all test programs of one command.
@@ -58,11 +57,6 @@ pub fn run(cmd: &Cmd) -> Result<Count> {
         }
     })?;
     Ok(count)
-}
-
-/// How many threads this machine runs at once.
-pub fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

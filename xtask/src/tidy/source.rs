@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result};
 use proc_macro2::{Delimiter, LineColumn, Spacing, TokenStream, TokenTree};
 
-use super::allow;
+use super::exceptions;
 
 /// What a whole file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Source {
     pub fn allows(&self, rule: &str, line: usize) -> bool {
         let above =
             self.lines[..line - 1].iter().rev().take_while(|text| is_comment_or_attribute(text));
-        above.chain([&self.lines[line - 1]]).any(|text| allow::is_for(text, rule))
+        above.chain([&self.lines[line - 1]]).any(|text| exceptions::is_for(text, rule))
     }
 
     /// The lines with all string literals blanked out.

@@ -88,7 +88,7 @@ fn machine(path: &Path) -> String {
         Cmd::new("findmnt -n -o FSTYPE,SOURCE --target").arg(parent).read().unwrap_or_default();
     format!(
         "{}, {}",
-        super::machine::line(),
+        crate::machine::line(),
         medium.split_whitespace().collect::<Vec<_>>().join(" on ")
     )
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::adapters::{AdapterPlan, Defaults, median, samples_of};
+use super::adapter_plan::{AdapterPlan, Defaults, median, samples_of};
 use super::file::{MEASURE, RIVALS};
 use crate::args::Args;
 use crate::sh::Cmd;

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::plan::{AWSCRT, Plan};
+use super::cells::{AWSCRT, Plan};
 use crate::venv::{self, Venv};
 use crate::versions;
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::plan::{BOTO3, Plan};
+use super::cells::{BOTO3, Plan};
 use crate::venv::{self, Venv};
 use crate::versions;
 

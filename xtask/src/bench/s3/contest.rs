@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::plan::{AWSCRT, BOTO3, Cell, LMCACHE, MOUNTPOINT, Plan};
-use super::served::{Served, Setting, building, program};
+use super::cells::{AWSCRT, BOTO3, Cell, LMCACHE, MOUNTPOINT, Plan};
+use super::server::{BenchServer, Setting, building, program};
 use super::{awscrt, boto3, lmcache};
 use crate::sh::Cmd;
 use crate::venv;
@@ -20,7 +20,7 @@ pub struct Contest {
     pub names: Vec<String>,
     /// What is not measured, and why.
     pub absent: Vec<String>,
-    server: Served,
+    server: BenchServer,
     setting: Setting,
     /// How to start those in Python.
     scripts: BTreeMap<&'static str, [String; 2]>,
@@ -61,7 +61,7 @@ impl Contest {
         let wanted = |name: &&str| plan.wants(name);
         let names = all.into_iter().filter(wanted).map(String::from).collect();
         let setting = Setting { latency_ms: plan.preset.latency_ms, is_realtime: plan.is_realtime };
-        Ok(Contest { names, absent, server: Served::start(setting)?, setting, scripts })
+        Ok(Contest { names, absent, server: BenchServer::start(setting)?, setting, scripts })
     }
 
     /// One turn of one client. Bare sockets speak HTTP/1.1 whatever the others speak.

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::plan::{LMCACHE, Plan};
+use super::cells::{LMCACHE, Plan};
 use crate::bench::file::{MEASURE, RIVALS};
 use crate::venv;
 

@@ -6,12 +6,12 @@
 
 mod awscrt;
 mod boto3;
+mod cells;
 mod contest;
 mod lmcache;
-mod plan;
-mod preset;
+mod presets;
 mod results;
-mod served;
+mod server;
 mod tables;
 
 use std::fs;
@@ -19,12 +19,12 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use self::cells::Plan;
 use self::contest::Contest;
-use self::plan::Plan;
 use self::results::Results;
-pub use self::served::Served;
-use super::machine;
+pub use self::server::BenchServer;
 use crate::args::Args;
+use crate::machine;
 
 /// Measures and prints; with `--json FILE` every single sample is written there.
 pub fn run(args: &mut Args) -> Result<()> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::cells::Cell;
 use super::contest::Sample;
-use super::plan::Cell;
 
 /// All samples, by cell and client.
 #[derive(Debug, Default)]

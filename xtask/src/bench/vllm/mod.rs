@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use self::table::Samples;
-use super::adapters::{AdapterPlan, Defaults, samples_of};
+use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
 use super::file::MEASURE;
 use crate::args::Args;
 use crate::sh::Cmd;

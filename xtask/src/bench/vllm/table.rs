@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::super::adapters::median;
+use super::super::adapter_plan::median;
 
 /// By size, operation and tier: what each turn gave. And the tiers that do not run here.
 #[derive(Default)]

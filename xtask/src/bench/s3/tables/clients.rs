@@ -1,7 +1,7 @@
 //! Tables: CPU time of each client with its ratio to the floor, and MB/s.
 
 use super::title;
-use crate::bench::s3::plan::{Cell, Plan};
+use crate::bench::s3::cells::{Cell, Plan};
 use crate::bench::s3::results::Results;
 
 /// The name of our own samples.

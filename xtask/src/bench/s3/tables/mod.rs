@@ -5,7 +5,7 @@ pub mod rivals;
 pub mod tier;
 pub mod uploads;
 
-use super::plan::Cell;
+use super::cells::Cell;
 
 /// The first three columns of a row.
 pub fn title(cell: &Cell) -> String {

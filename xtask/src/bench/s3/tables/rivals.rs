@@ -1,8 +1,8 @@
 //! Ours beside the best other client of each cell: throughput and CPU time in one table.
 
 use super::title;
+use crate::bench::s3::cells::{Cell, Plan};
 use crate::bench::s3::contest::Sample;
-use crate::bench::s3::plan::{Cell, Plan};
 use crate::bench::s3::results::Results;
 
 /// Ours; what begins with `raw-` is no client.

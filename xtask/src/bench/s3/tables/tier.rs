@@ -1,7 +1,7 @@
 //! The tier beside LMCache's adapter and beside the bare client: what counts, and what was wanted.
 
+use crate::bench::s3::cells::{Cell, LMCACHE, Plan, TIER};
 use crate::bench::s3::contest::Sample;
-use crate::bench::s3::plan::{Cell, LMCACHE, Plan, TIER};
 use crate::bench::s3::results::Results;
 
 /// Our client without a tier.

@@ -1,7 +1,7 @@
 //! The table `uploads`: small objects over a server that answers late, where the time is that of
 //! the round trips.
 
-use crate::bench::s3::plan::{Cell, Plan};
+use crate::bench::s3::cells::{Cell, Plan};
 use crate::bench::s3::results::Results;
 
 /// Prints a row for each client: seconds for all uploads and CPU time, by uploads in flight.

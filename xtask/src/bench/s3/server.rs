@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::bench::machine;
+use crate::machine;
 use crate::sh::Cmd;
 use crate::workspace;
 
@@ -17,7 +17,7 @@ const MANIFEST: &str = "benches/s3/Cargo.toml";
 const BUILD_MAX_S: u64 = 60 * 60;
 
 /// A running server; dropping it ends it.
-pub struct Served {
+pub struct BenchServer {
     /// By scheme.
     ports: Value,
     /// The path of its certificate.
@@ -64,15 +64,15 @@ pub fn program() -> String {
     folder().join("release/kvtier-bench-s3").to_string_lossy().into_owned()
 }
 
-impl Served {
+impl BenchServer {
     /// Builds it without peers and starts it.
-    pub fn alone() -> Result<Served> {
+    pub fn alone() -> Result<BenchServer> {
         building().arg("--no-default-features").run()?;
-        Served::start(Setting::default())
+        BenchServer::start(Setting::default())
     }
 
     /// Starts what was built.
-    pub fn start(setting: Setting) -> Result<Served> {
+    pub fn start(setting: Setting) -> Result<BenchServer> {
         let certificate = workspace::target_dir().join("bench-s3.pem");
         let certificate = certificate.to_string_lossy().into_owned();
         let words = setting.pinned(machine::cores() - 1);
@@ -87,7 +87,7 @@ impl Served {
             .read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server does not start")?;
         let stdin = server.stdin.take().context("a piped standard input")?;
-        Ok(Served { ports, certificate, child: server, _ends_when_closed: stdin })
+        Ok(BenchServer { ports, certificate, child: server, _ends_when_closed: stdin })
     }
 
     /// Where it speaks `scheme`.
@@ -96,7 +96,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,9 +1,8 @@
-//! Arrows between our own crates, and from them to outside libraries, as the manifests declare
-//! them.
+//! Dependencies between our own crates, and on outside libraries, as the manifests declare them.
 
 use std::collections::BTreeSet;
 
-use super::rules::{ARROWS, LIBRARIES, TESTED_WITHOUT_TESTKIT};
+use super::plan::{CRATE_DEPENDENCIES, LIBRARIES, TESTED_WITHOUT_TESTKIT};
 use crate::tidy::Problem;
 use crate::workspace::{Dep, DepKind, Package, short_name_of};
 
@@ -12,19 +11,20 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
     let members: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut problems = Vec::new();
     for package in packages {
-        let Some((_, allowed)) = ARROWS.iter().find(|(member, _)| *member == package.short_name())
+        let Some((_, allowed)) =
+            CRATE_DEPENDENCIES.iter().find(|(member, _)| *member == package.short_name())
         else {
-            let fix = "add its row to xtask/src/arch/rules.rs and its line to docs/ARCHITECTURE.md";
+            let fix = "add its row to xtask/src/arch/plan.rs and its line to docs/ARCHITECTURE.md";
             problems.push(problem(
                 package,
-                format!("{} has no place in the table of arrows", package.name),
+                format!("{} has no row in the table of dependencies", package.name),
                 fix,
             ));
             continue;
         };
         for dep in &package.deps {
             let found = if members.contains(dep.name.as_str()) {
-                arrow(package, dep, allowed)
+                member(package, dep, allowed)
             } else {
                 library(package, dep)
             };
@@ -34,8 +34,8 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
     problems
 }
 
-/// An arrow to another member.
-fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
+/// A dependency on another member.
+fn member(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
     let from = package.short_name();
     let to = short_name_of(&dep.name);
     let in_tests = dep.kind == DepKind::Dev;
@@ -65,7 +65,7 @@ fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
     None
 }
 
-/// An arrow to an outside library. Tests may use any.
+/// A dependency on an outside library. Tests may use any.
 fn library(package: &Package, dep: &Dep) -> Option<Problem> {
     let (_, crates) = LIBRARIES.iter().find(|(names, _)| names.contains(&dep.name.as_str()))?;
     let forbidden = dep.kind != DepKind::Dev && !crates.contains(&package.short_name());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_of_the_plan_pass() {
+    fn dependencies_of_the_plan_pass() {
         assert!(problems("core", dep("kvtier-mem", DepKind::Normal)).is_empty());
         assert!(problems("core", dep("kvtier-testkit", DepKind::Dev)).is_empty());
         assert!(problems("cli", dep("kvtier", DepKind::Normal)).is_empty());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_against_the_plan_are_found() {
+    fn dependencies_against_the_plan_are_found() {
         assert_eq!(
             problems("key", dep("kvtier-mem", DepKind::Normal)),
             ["crates/key/Cargo.toml:1: depends on kvtier-mem; it may use no other crate of ours"]

@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::file::bytes;
-use super::machine;
-use super::s3::Served;
+use super::s3::BenchServer;
 use crate::args::Args;
+use crate::machine;
 use crate::sh::root;
 
 /// What a benchmark does without options.
@@ -26,7 +26,7 @@ pub struct AdapterPlan {
     pub path: PathBuf,
     pub is_s3: bool,
     /// The S3 server, in place of a directory.
-    pub server: Option<Served>,
+    pub server: Option<BenchServer>,
     pub sizes: Vec<u64>,
     pub turns: u64,
     /// Gigabytes of each turn.
@@ -56,7 +56,7 @@ impl AdapterPlan {
     /// Makes the directory, and starts the server if one is measured.
     pub fn begin(&mut self) -> Result<()> {
         if self.is_s3 {
-            self.server = Some(Served::alone()?);
+            self.server = Some(BenchServer::alone()?);
         }
         fs::create_dir_all(&self.path)
             .with_context(|| format!("cannot make {}", self.path.display()))
@@ -69,7 +69,7 @@ impl AdapterPlan {
 
     /// Where a turn stores: its directory, or the address of the server.
     pub fn place(&self, dir: &Path) -> String {
-        let address = |server: &Served| format!("http://127.0.0.1:{}", server.port("http"));
+        let address = |server: &BenchServer| format!("http://127.0.0.1:{}", server.port("http"));
         self.server.as_ref().map_or_else(|| dir.to_string_lossy().into_owned(), address)
     }
 

@@ -8,7 +8,8 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Count, cores, workspace};
+use super::{Count, workspace};
+use crate::machine::cores;
 use crate::sh::Cmd;
 
 /// A test program and the folder of its crate, where it runs.

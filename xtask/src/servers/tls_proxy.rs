@@ -28,7 +28,7 @@ impl Way {
     pub const ALL: [Way; 3] = [Way::Plain, Way::Tls, Way::Http2];
 
     /// What a client must know to take it to a server that `access` names.
-    pub fn through(self, front: &Front, access: &Access) -> Access {
+    pub fn through(self, front: &TlsProxy, access: &Access) -> Access {
         let mut access = access.clone();
         if self == Way::Plain {
             return access;
@@ -43,19 +43,19 @@ impl Way {
 
 /// A running haproxy. It ends with the server whose directory it has.
 #[derive(Debug)]
-pub struct Front {
+pub struct TlsProxy {
     port: u16,
     ca: String,
 }
 
-impl Front {
+impl TlsProxy {
     /// Why there can be none here, if so.
     pub fn lacks() -> Result<Option<String>> {
         packages::debian(&["haproxy", "openssl"], &["haproxy", "openssl"])
     }
 
     /// One before the server that `access` names.
-    pub fn start(dir: &Path, access: &Access) -> Result<Front> {
+    pub fn start(dir: &Path, access: &Access) -> Result<TlsProxy> {
         let url =
             access.iter().find(|(name, _)| *name == "S3_ENDPOINT").map(|(_, url)| url.as_str());
         let server =
@@ -81,7 +81,7 @@ impl Front {
         let mut child =
             spawn(dir, "haproxy", Command::new("haproxy").arg("-db").arg("-f").arg(&config))?;
         await_that(&mut child, dir, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-        Ok(Front { port, ca: dir.join("ca.pem").to_string_lossy().into_owned() })
+        Ok(TlsProxy { port, ca: dir.join("ca.pem").to_string_lossy().into_owned() })
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_way_changes_only_how_the_server_is_reached() {
-        let front = Front { port: 8443, ca: "/ca.pem".into() };
+        let front = TlsProxy { port: 8443, ca: "/ca.pem".into() };
         let access = vec![("S3_ENDPOINT", "http://127.0.0.1:80".into()), ("S3_BUCKET", "b".into())];
         assert_eq!(Way::Plain.through(&front, &access), access);
         let changed = Way::Http2.through(&front, &access);

@@ -2,7 +2,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail};
 
-use super::preset::Preset;
+use super::presets::Preset;
 use crate::args::Args;
 
 /// The requests of a cell of HEADs.

@@ -1,3 +1,5 @@
+//! The machine that builds, tests and benchmarks run on.
+
 use std::fs;
 
 /// The machine in a line: what a reader needs to judge numbers.
