@@ -76,14 +76,14 @@ impl Groups {
         if as_json {
             let object = |(name, group): &(&Option<String>, &Group)| json!({ "name": name, "chunks": group.chunks, "bytes": group.bytes });
             let all = json!({ "by": self.by.name(), "groups": groups.iter().map(object).collect::<Vec<_>>() });
-            return crate::out::line(&all.to_string());
+            return crate::stdout::line(&all.to_string());
         }
         let row = |(name, group): &(&Option<String>, &Group)| {
             vec![known(name), group.chunks.to_string(), kvtier::bytes::format(group.bytes)]
         };
         let rows: Vec<_> = groups.iter().map(row).collect();
         let lines = crate::table::lines(&[self.by.name(), "chunks", "bytes"], &rows);
-        lines.iter().try_for_each(|line| crate::out::line(line))
+        lines.iter().try_for_each(|line| crate::stdout::line(line))
     }
 }
 

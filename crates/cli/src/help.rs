@@ -65,7 +65,7 @@ fn finished(command: Command, path: &str) -> Command {
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "kvtier", &mut script);
-    crate::out::line(String::from_utf8(script).context("completions are text")?.trim_end())
+    crate::stdout::line(String::from_utf8(script).context("completions are text")?.trim_end())
 }
 
 /// Prints the manual page of the command, or writes those of all commands.
@@ -82,7 +82,7 @@ pub fn man(args: &ManArgs) -> Result<()> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command()).render(&mut page).context("cannot make the manual page")?;
-    crate::out::line(String::from_utf8(page).context("a manual page is text")?.trim_end())
+    crate::stdout::line(String::from_utf8(page).context("a manual page is text")?.trim_end())
 }
 
 #[cfg(test)]

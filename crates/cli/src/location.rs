@@ -1,49 +1,14 @@
-//! The directory or bucket that `kvtier ls`, `stat`, `verify` and `rm` work on.
+//! Distinguishes a bucket, `s3://bucket/prefix`, from a directory.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use anyhow::Result;
-use kvtier::file::inspect::Directory;
-
-use crate::bucket::Bucket;
-use crate::bucket_args::BucketArgs;
-use crate::{BadInput, dir};
-
-/// A directory or a bucket, and its layout.
-#[derive(clap::Args)]
-pub struct Where {
-    /// The directory, or `s3://bucket/prefix`.
-    pub path: PathBuf,
-    /// Its layout, where the manifest does not state it: lmcache-mp, lmcache,
-    /// lmcache-gds or vllm-fs.
-    /// In a bucket: only chunks of this layout.
-    #[arg(long)]
-    layout: Option<String>,
-    #[command(flatten)]
-    store: BucketArgs,
+/// Whether the path names a bucket. One that is not UTF-8 is no URL, and so a directory.
+pub fn is_bucket(path: &Path) -> bool {
+    path.to_str().and_then(bucket_and_prefix).is_some()
 }
 
-impl Where {
-    /// The bucket, if it is one.
-    pub fn bucket(&self) -> Result<Option<Bucket>> {
-        let bucket = Bucket::open(
-            self.path.to_str().unwrap_or_default(),
-            self.layout.as_deref(),
-            &self.store,
-        )?;
-        // An option without effect is an error: the user meant another place.
-        if let Some(flag) = self.store.first_given().filter(|_| bucket.is_none()) {
-            return Err(BadInput(format!(
-                "{flag}: {} is no bucket; leave {flag} out",
-                self.path.display()
-            ))
-            .into());
-        }
-        Ok(bucket)
-    }
-
-    /// The directory, in its layout.
-    pub fn directory(&self) -> Result<Directory> {
-        dir::open_as(&self.path, self.layout.as_deref())
-    }
+/// The bucket that `path` names, and what is behind its first slash; `None` for a directory.
+pub fn bucket_and_prefix(path: &str) -> Option<(&str, &str)> {
+    let rest = path.strip_prefix("s3://")?;
+    Some(rest.split_once('/').unwrap_or((rest, "")))
 }

@@ -7,7 +7,7 @@ use crate::bucket::{Asking, Bucket, infos};
 use crate::chunk_info::LONG_HEAD;
 use crate::dir::{InfoReader, listed};
 use crate::json::json;
-use crate::location::Where;
+use crate::location_args::Where;
 
 /// `kvtier ls`.
 #[derive(clap::Args)]
@@ -42,7 +42,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
         } else {
             format!("{} {}", chunk.label(), chunk.len)
         };
-        crate::out::line(&line)?;
+        crate::stdout::line(&line)?;
     }
     Ok(())
 }
@@ -50,7 +50,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
 fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
     let reader = InfoReader::with_uses(dir, &args.at.path)?;
     if !args.json {
-        crate::out::line(LONG_HEAD)?;
+        crate::stdout::line(LONG_HEAD)?;
     }
     for chunk in chunks {
         let info = reader.read(chunk)?;
@@ -60,7 +60,7 @@ fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
         } else {
             info.line(&label, chunk.len)
         };
-        crate::out::line(&line)?;
+        crate::stdout::line(&line)?;
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ fn ls_bucket(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
     if !long {
         return chunks.iter().try_for_each(|chunk| {
             let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
-            crate::out::line(&if as_json {
+            crate::stdout::line(&if as_json {
                 line
             } else {
                 format!("{} {}", chunk.label, chunk.bytes)
@@ -79,12 +79,12 @@ fn ls_bucket(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
         });
     }
     if !as_json {
-        crate::out::line(LONG_HEAD)?;
+        crate::stdout::line(LONG_HEAD)?;
     }
     for (info, chunk) in infos(bucket, &chunks, Asking::default())?.iter().zip(&chunks) {
         let label = chunk.label.as_str();
         let bytes = chunk.bytes;
-        crate::out::line(&if as_json {
+        crate::stdout::line(&if as_json {
             info.json(label, bytes).to_string()
         } else {
             info.line(label, bytes)

@@ -15,17 +15,18 @@ mod chunk_info;
 mod config;
 mod copy;
 mod dir;
+mod disk_space;
 mod doctor;
-mod filter;
 mod gen_trace;
 mod help;
 mod interrupt;
 mod json;
 mod key;
 mod location;
+mod location_args;
 mod log;
 mod ls;
-mod out;
+mod name_filter;
 mod parallel;
 mod plan;
 mod process_usage;
@@ -33,9 +34,10 @@ mod progress;
 mod replay;
 mod rm;
 mod sim;
-mod space;
 mod stat;
+mod stdout;
 mod table;
+mod trace;
 mod verify;
 
 use std::process::ExitCode;
@@ -158,7 +160,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // The reader of a pipe, such as `head`, had enough.
-        Err(e) if out::is_closed(&e) => ExitCode::SUCCESS,
+        Err(e) if stdout::is_closed(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("kvtier: {e:#}");
             // As shells report a process that SIGINT ended: 128 and the number of the signal.

@@ -94,7 +94,7 @@ impl MemoryPlan {
 pub fn run(args: &PlanArgs) -> Result<bool> {
     let sum = sum(args)?;
     if args.json {
-        crate::out::line(&as_json(args, &sum).to_string())?;
+        crate::stdout::line(&as_json(args, &sum).to_string())?;
         return Ok(sum.fits());
     }
     let lines = [
@@ -105,12 +105,12 @@ pub fn run(args: &PlanArgs) -> Result<bool> {
         format!("times {:<3} workers          {}", sum.workers, format(sum.total())),
         format!("memory to pin              {}", format(sum.pinned)),
     ];
-    lines.iter().try_for_each(|line| crate::out::line(line))?;
+    lines.iter().try_for_each(|line| crate::stdout::line(line))?;
     for line in advice(args, &sum) {
         // What is indented is set by itself, and short.
         let lines =
             if line.starts_with(' ') { vec![line] } else { crate::table::wrapped(&line, 2) };
-        lines.iter().try_for_each(|line| crate::out::line(line))?;
+        lines.iter().try_for_each(|line| crate::stdout::line(line))?;
     }
     Ok(sum.fits())
 }
@@ -179,7 +179,7 @@ fn sum(args: &PlanArgs) -> Result<MemoryPlan> {
         workers: args.tp.max(1).into(),
         pinned: size("--pinned", &args.pinned, memory)?,
         shm: size("--shm", &args.shm, || {
-            Ok(crate::space::of(std::path::Path::new("/dev/shm"))?.all)
+            Ok(crate::disk_space::of(std::path::Path::new("/dev/shm"))?.all)
         })?,
     })
 }

@@ -15,8 +15,8 @@ use crate::BadInput;
 use crate::age::{age, now_s};
 use crate::chunk_info::ChunkInfo;
 use crate::dir::{InfoReader, listed, written_s};
-use crate::filter::FilterArgs;
-use crate::location::Where;
+use crate::location_args::Where;
+use crate::name_filter::FilterArgs;
 use crate::parallel::ThroughputArgs;
 use crate::progress::{Progress, ProgressUnit};
 
@@ -64,7 +64,7 @@ pub struct Choice {
     namespace: Option<Digest>,
     /// Written before, in seconds since 1970.
     before_s: Option<i64>,
-    filter: crate::filter::Filter,
+    filter: crate::name_filter::Filter,
 }
 
 impl Choice {
@@ -142,11 +142,11 @@ impl RmOutcome {
     fn print(self, args: &RmArgs) -> Result<()> {
         if args.json {
             let all = crate::json::json!({ "removed": args.yes, "chunks": self.chunks, "bytes": self.bytes });
-            return crate::out::line(&all.to_string());
+            return crate::stdout::line(&all.to_string());
         }
         let chunks = self.chunks;
         let bytes = format(self.bytes);
-        crate::out::line(&match args.yes {
+        crate::stdout::line(&match args.yes {
             true => format!("removed {chunks} chunks ({bytes})"),
             false => format!("would remove {chunks} chunks ({bytes}); add --yes to do it"),
         })

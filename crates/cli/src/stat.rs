@@ -8,7 +8,7 @@ use crate::bucket::{Asking, Bucket, infos};
 use crate::chunk_groups::{GroupBy, Groups};
 use crate::dir::{InfoReader, listed};
 use crate::json::json;
-use crate::location::Where;
+use crate::location_args::Where;
 
 /// `kvtier stat`.
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": unknown,
             "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
         });
-        return crate::out::line(&all.to_string());
+        return crate::stdout::line(&all.to_string());
     }
     let mut lines = vec![
         format!("layout       {}", sum.layout),
@@ -89,7 +89,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
     );
     lines.extend(sum.unknown.iter().map(|(path, _)| format!("unknown      {}", path.display())));
-    lines.iter().try_for_each(|line| crate::out::line(line))
+    lines.iter().try_for_each(|line| crate::stdout::line(line))
 }
 
 fn or_none(names: &[String]) -> String {
@@ -131,7 +131,7 @@ fn stat_bucket(bucket: &Bucket, as_json: bool) -> Result<()> {
             "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.unknown.len(),
             "strangers_bytes": foreign,
         });
-        return crate::out::line(&all.to_string());
+        return crate::stdout::line(&all.to_string());
     }
     let lines = [
         format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
@@ -139,5 +139,5 @@ fn stat_bucket(bucket: &Bucket, as_json: bool) -> Result<()> {
         format!("kvtier's own {}", format(found.own_bytes)),
         format!("unknown      {} objects, {}", found.unknown.len(), format(foreign)),
     ];
-    lines.iter().try_for_each(|line| crate::out::line(line))
+    lines.iter().try_for_each(|line| crate::stdout::line(line))
 }

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use kvtier::file::inspect::{ChunkName, Damage};
 
 use crate::dir::listed;
-use crate::filter::FilterArgs;
-use crate::location::Where;
+use crate::location_args::Where;
+use crate::name_filter::FilterArgs;
 use crate::parallel::ThroughputArgs;
 use report::{Damaged, VerifyResults};
 

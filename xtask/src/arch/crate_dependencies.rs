@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_crate_outside_the_plan_is_found() {
-        assert!(problems("attic", dep("kvtier-mem", DepKind::Normal))[0].contains("no place"));
+        assert!(problems("attic", dep("kvtier-mem", DepKind::Normal))[0].contains("no row"));
     }
 
     #[test]

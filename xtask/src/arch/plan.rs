@@ -76,7 +76,6 @@ pub struct Cycle {
 
 /// The crates that still have cycles of imports between their files.
 pub const CYCLES: &[Cycle] = &[
-    Cycle { member: "cli", files: 9, reason: "the sources and targets of `copy` name each other" },
     Cycle {
         member: "fakegpu",
         files: 6,
@@ -85,7 +84,7 @@ pub const CYCLES: &[Cycle] = &[
     Cycle { member: "gds", files: 3, reason: "the mover's ways to load fall back on each other" },
     Cycle {
         member: "kvtier",
-        files: 11,
+        files: 12,
         reason: "the specifications of tiers and the readers of the configuration name each other",
     },
     Cycle {

@@ -1,7 +1,9 @@
 //! `kvtier bench file`: the file tier in a directory.
 
-mod case;
 mod chunk_ops;
+mod measure;
+mod prior_state;
+mod space_needed;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,8 +12,10 @@ use anyhow::Result;
 use kvtier::file::EngineKind;
 use serde_json::Value;
 
-use self::case::{Case, Need, Stage};
 use self::chunk_ops::ChunkOp;
+use self::measure::Stage;
+use self::prior_state::Case;
+use self::space_needed::Need;
 use crate::BadInput;
 use crate::json::json;
 
@@ -109,20 +113,20 @@ pub fn run(args: &BenchFileArgs) -> Result<()> {
         }
     }
     if args.json {
-        return crate::out::line(&json!({ "cells": cells }).to_string());
+        return crate::stdout::line(&json!({ "cells": cells }).to_string());
     }
     print(&cells)
 }
 
 fn print(cells: &[Value]) -> Result<()> {
-    crate::out::line(&format!(
+    crate::stdout::line(&format!(
         "{:<10} {:>10} {:>5} {:>10} {:>12} {:>12} {:>9} {:>9} {:>9}",
         "op", "size", "conc", "MB/s", "CPU s/GB", "system s/GB", "p50 ms", "p99 ms", "RSS MiB"
     ))?;
     for c in cells {
         let f = |name: &str| c[name].as_f64().unwrap_or(0.0);
         let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
-        crate::out::line(&format!(
+        crate::stdout::line(&format!(
             "{:<10} {size:>10} {:>5} {:>10.0} {:>12.4} {:>12.4} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),
             c["concurrency"],

@@ -67,7 +67,7 @@ pub fn run(args: &BenchGdsArgs) -> Result<()> {
         } else {
             format!("{:<34} not measured: {}", rate.data_path, rate.note)
         };
-        crate::out::line(&line)?;
+        crate::stdout::line(&line)?;
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! `kvtier bench`: how fast a tier is here.
 
+mod cold_memory;
 mod file;
 mod gds;
-mod lease_ring;
-mod reap;
+mod leftover_objects;
 pub mod s3;
 
 use anyhow::Result;

@@ -10,7 +10,7 @@ use kvtier::s3::{Client, Config, Get, Put};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::reap;
+use super::leftover_objects;
 use crate::BadInput;
 use crate::bucket_args::{BucketArgs, failed};
 use crate::interrupt::Interrupted;
@@ -68,7 +68,8 @@ pub fn run(args: &BenchS3Args) -> Result<()> {
     let store = args.store.find(&runtime)?;
     let mut cells = Vec::new();
     // Objects of earlier runs only take space: the measurement goes on where they cannot be listed.
-    if let Err(e) = reap::reap(&Client::new(store.config()).within(OP_MAX), &runtime) {
+    if let Err(e) = leftover_objects::remove(&Client::new(store.config()).within(OP_MAX), &runtime)
+    {
         eprintln!("kvtier: {e:#}");
     }
     for (size, concurrency) in grid {
@@ -107,9 +108,9 @@ fn grid(args: &BenchS3Args) -> Result<Vec<(usize, usize)>> {
 /// The cells as one JSON object or as a table.
 fn print(cells: &[Value], as_json: bool) -> Result<()> {
     if as_json {
-        return crate::out::line(&json!({ "cells": cells }).to_string());
+        return crate::stdout::line(&json!({ "cells": cells }).to_string());
     }
-    crate::out::line(&format!(
+    crate::stdout::line(&format!(
         "{:<4} {:>10} {:>5} {:>10} {:>10} {:>12} {:>10} {:>9} {:>9} {:>9}",
         "op",
         "size",
@@ -130,7 +131,7 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
             false => format!("{:.digits$}", f(name)),
         };
         let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
-        crate::out::line(&format!(
+        crate::stdout::line(&format!(
             "{:<4} {size:>10} {:>5} {:>10} {:>10.0} {:>12} {:>10.1} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),
             c["concurrency"].as_u64().unwrap_or(0),
@@ -208,7 +209,7 @@ pub fn measure(
     let client = Client::new(config).within(OP_MAX);
     let arena = load.arena()?;
     // Keys of this run alone: a get must not find what an earlier run left behind.
-    let prefix = reap::prefix();
+    let prefix = leftover_objects::prefix();
     let cells_of_load = Cells { client, arena, prefix, runtime, load, shape: load.rounds() };
     let measured = cells_of_load.measure(cells);
     // Also after an error; the error of the measurement is the more important one.
@@ -410,7 +411,7 @@ impl BenchJob {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lease_ring::page_faults;
+    use super::super::cold_memory::page_faults;
     use super::*;
 
     #[test]

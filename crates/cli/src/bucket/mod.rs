@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 pub use chunk_infos::{Asking, infos};
 
 use crate::bucket_args::{BucketArgs, failed};
+use crate::location;
 
 /// A bucket, and the prefix under which a tier's chunks are.
 pub struct Bucket {
@@ -49,8 +50,7 @@ pub struct Contents {
 impl Bucket {
     /// The bucket that `path` names, if it names one.
     pub fn open(path: &str, layout: Option<&str>, store: &BucketArgs) -> Result<Option<Self>> {
-        let Some(rest) = path.strip_prefix("s3://") else { return Ok(None) };
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let Some((bucket, prefix)) = location::bucket_and_prefix(path) else { return Ok(None) };
         let layout = layout.map(str::parse).transpose().map_err(crate::cannot_open)?;
         let prefix = prefix.trim_matches('/');
         let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };

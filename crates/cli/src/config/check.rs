@@ -57,14 +57,14 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
     // Without a network: the check must give the same answer on a build machine.
     match read.and_then(reachable) {
         Ok(read) if args.json => {
-            crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true)
+            crate::stdout::line(&as_json(&read, args.all).to_string()).map(|()| true)
         }
         Ok(read) => print(&read, args.all).map(|()| true),
         Err(e) => {
             if args.json {
                 let kind = format!("{:?}", e.kind()).to_lowercase();
                 let error = crate::cannot_open(e);
-                crate::out::line(&json!({ "error": error.0, "kind": kind }).to_string())?;
+                crate::stdout::line(&json!({ "error": error.0, "kind": kind }).to_string())?;
                 // Both: JSON on the standard output for programs, and the exit code.
                 return Err(error.into());
             }
@@ -114,7 +114,7 @@ fn print(read: &ParsedConfig, all: bool) -> Result<()> {
         "lmcache" => "LMCache's".to_owned(),
         other => format!("LMCache's --{other}"),
     };
-    crate::out::line(&format!("form: {form}"))?;
+    crate::stdout::line(&format!("form: {form}"))?;
     // Two lists: what an operator looks for is most often a setting that has no effect.
     let (used, idle): (Vec<&SettingEffect>, Vec<&SettingEffect>) =
         shown(read, all).partition(|setting| setting.used);
@@ -123,14 +123,14 @@ fn print(read: &ParsedConfig, all: bool) -> Result<()> {
         format!("{} = {}  ({}): {}", s.name, s.value, s.source, s.why)
     })?;
     section("warnings", &read.notes, Clone::clone)?;
-    crate::out::line("\ntiers, fastest first:")?;
+    crate::stdout::line("\ntiers, fastest first:")?;
     for at in 0..read.config.tiers.len() {
         let facts = read.config.facts(at);
         let kind = facts.first().map_or(String::new(), |(_, kind)| kind.clone());
         let facts = facts.iter().skip(1).filter(|(_, value)| !value.is_empty());
         let facts: Vec<String> = facts.map(|(name, value)| format!("{name} {value}")).collect();
         let lines = crate::table::joined(&format!("  {}. {kind}:", at + 1), 5, &facts);
-        lines.iter().try_for_each(|line| crate::out::line(line))?;
+        lines.iter().try_for_each(|line| crate::stdout::line(line))?;
     }
     Ok(())
 }
@@ -139,6 +139,6 @@ fn section<T>(title: &str, all: &[T], line: impl Fn(&T) -> String) -> Result<()>
     if all.is_empty() {
         return Ok(());
     }
-    crate::out::line(&format!("\n{title}:"))?;
-    all.iter().try_for_each(|one| crate::out::line(&format!("  {}", line(one))))
+    crate::stdout::line(&format!("\n{title}:"))?;
+    all.iter().try_for_each(|one| crate::stdout::line(&format!("  {}", line(one))))
 }

@@ -57,7 +57,7 @@ fn as_json(key: &Setting, old: Option<&str>) -> Result<()> {
         "key": key.name, "old_name": old, "where": key.section.to_string(), "takes": key.kind.takes(), "default": default(key),
         "here": key.role.says(), "meaning": key.what,
     });
-    crate::out::line(&all.to_string())
+    crate::stdout::line(&all.to_string())
 }
 
 fn print(key: &Setting, old: Option<&str>) -> Result<()> {
@@ -69,5 +69,5 @@ fn print(key: &Setting, old: Option<&str>) -> Result<()> {
         format!("  default  {}", default(key)),
         format!("  here     {}", key.role.says()),
     ];
-    lines.iter().try_for_each(|line| crate::out::line(line))
+    lines.iter().try_for_each(|line| crate::stdout::line(line))
 }

@@ -10,9 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result};
 use kvtier::key::{BlockSums, Facts};
 
-use super::Sink;
-use super::source::{ChunkIdentity, ChunkRead, Location, SourceChunk};
-use super::target::CopyOutcome;
+use super::chunk::{ChunkIdentity, ChunkRead, Location, SourceChunk};
+use super::{CopyOutcome, Sink};
 use crate::BadInput;
 
 const MAGIC: [u8; 8] = *b"KVTARC01";

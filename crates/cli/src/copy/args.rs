@@ -1,14 +1,15 @@
 //! The arguments of `kvtier migrate`, `export` and `import`: each has only those that do something
 //! there.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 
 use super::CopyMode;
 use crate::BadInput;
 use crate::bucket_args::{BucketArgs, S3_OPTIONS};
-use crate::filter::FilterArgs;
+use crate::location::is_bucket;
+use crate::name_filter::FilterArgs;
 use crate::parallel::ThroughputArgs;
 
 /// What is said of the chunks that are read.
@@ -235,7 +236,6 @@ impl CopyArgs {
             let what = "standard input and output cannot be used here; name a directory, a bucket or a file";
             return Err(BadInput(format!("{}: {what}", flow.display())));
         }
-        let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
         // An archive is always a file, also if its name begins with `s3://`.
         let from = is_bucket(&self.from) && way != CopyMode::Import;
         let to = is_bucket(&self.to) && way != CopyMode::Export;

@@ -3,12 +3,16 @@
 
 mod archive;
 mod args;
-mod bucket;
-mod directory;
+mod chunk;
+mod from_bucket;
+mod from_directory;
 mod report;
 mod source;
 mod target;
-mod upgrade;
+mod to_bucket;
+mod to_directory;
+mod unverified;
+mod upgrade_in_place;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,9 +20,10 @@ use anyhow::Result;
 
 use crate::parallel::Pace;
 use args::Migration;
+use chunk::{ChunkRead, SourceChunk};
 use report::Tally;
-use source::{ChunkRead, CopySource, SourceChunk};
-use target::{CopyOutcome, CopyTarget};
+use source::CopySource;
+use target::CopyTarget;
 
 pub use args::{CopyArgs, ExportArgs, ImportArgs, MigrateArgs};
 
@@ -40,7 +45,7 @@ pub enum CopyMode {
 pub fn migrate(args: MigrateArgs) -> Result<bool> {
     match args.migration()? {
         Migration::Copy(args) => run(&args, CopyMode::Migrate),
-        Migration::Upgrade(args) => upgrade::run(&args).map(|()| true),
+        Migration::Upgrade(args) => upgrade_in_place::run(&args).map(|()| true),
     }
 }
 
@@ -89,6 +94,15 @@ trait Sink: Sync {
 
     /// After the last.
     fn finish(&self) -> Result<()>;
+}
+
+/// What became of one chunk.
+enum CopyOutcome {
+    Stored,
+    /// It was there already.
+    Present,
+    /// It has no place there, for this reason.
+    Unsupported(String),
 }
 
 /// The two ends of a copy.

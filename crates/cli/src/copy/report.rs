@@ -55,10 +55,10 @@ impl Tally {
                 "unsupported_why": self.why, "without_key": self.without_key, "without_key_why": self.why_without_key,
                 "damaged": self.damaged, "gone": self.gone,
             });
-            return crate::out::line(&all.to_string());
+            return crate::stdout::line(&all.to_string());
         }
         let said = |text: &str| {
-            crate::table::wrapped(text, 2).iter().try_for_each(|line| crate::out::line(line))
+            crate::table::wrapped(text, 2).iter().try_for_each(|line| crate::stdout::line(line))
         };
         let verb = if args.how.dry_run { "would copy" } else { "copied" };
         said(&format!(

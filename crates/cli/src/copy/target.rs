@@ -3,10 +3,10 @@
 use anyhow::Result;
 
 use super::archive::ArchiveWriter;
-use super::bucket::Objects;
-use super::directory::Files;
+use super::chunk::SourceChunk;
 use super::report::Tally;
-use super::source::SourceChunk;
+use super::to_bucket::Objects;
+use super::to_directory::Files;
 use super::{CopyArgs, CopyMode, Sink};
 use crate::bucket::Bucket;
 
@@ -15,15 +15,6 @@ pub enum CopyTarget {
     Directory(Files),
     Bucket(Objects),
     Archive,
-}
-
-/// What became of one chunk.
-pub enum CopyOutcome {
-    Stored,
-    /// It was there already.
-    Present,
-    /// It has no place there, for this reason.
-    Unsupported(String),
 }
 
 impl CopyTarget {

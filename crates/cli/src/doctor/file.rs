@@ -48,7 +48,7 @@ pub fn run(args: &DoctorFileArgs) -> Result<()> {
             "settings": settings,
             "reasons": chosen.iter().map(|c| (c.key.to_owned(), Value::from(c.reason))).collect::<Value>(),
         });
-        return crate::out::line(&all.to_string());
+        return crate::stdout::line(&all.to_string());
     }
     findings.iter().try_for_each(Finding::print)?;
     let put = rate.put_mb_per_s;
@@ -57,7 +57,7 @@ pub fn run(args: &DoctorFileArgs) -> Result<()> {
     let how =
         format!("({CHUNKS} chunks of {size}, 8 at once; `kvtier bench file` measures longer)");
     finding::print("rate", &format!("put {put:.0} MB/s, get {get:.0} MB/s {how}"))?;
-    crate::out::line(&format!("{:<16} {settings}", "settings"))?;
+    crate::stdout::line(&format!("{:<16} {settings}", "settings"))?;
     let reasons = chosen.iter().filter_map(|c| Some((c.key, c.reason?)));
     reasons
         .into_iter()

@@ -38,5 +38,5 @@ impl Finding {
 pub fn print(label: &str, text: &str) -> Result<()> {
     crate::table::labelled(label, LABEL_COLUMNS, text)
         .iter()
-        .try_for_each(|line| crate::out::line(line))
+        .try_for_each(|line| crate::stdout::line(line))
 }

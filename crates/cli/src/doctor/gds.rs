@@ -35,7 +35,7 @@ pub fn run(args: &DoctorGdsArgs) -> Result<()> {
             .iter()
             .map(|step| json!({ "what": step.name, "found": step.detail, "good": step.passed }));
         let list: Vec<Value> = list.collect();
-        return crate::out::line(
+        return crate::stdout::line(
             &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list })
                 .to_string(),
         );

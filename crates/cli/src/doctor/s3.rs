@@ -65,7 +65,7 @@ pub fn run(args: &DoctorS3Args) -> Result<()> {
     let findings = found.findings();
     let settings = found.settings();
     if args.json {
-        return crate::out::line(&found.json(&findings, &settings).to_string());
+        return crate::stdout::line(&found.json(&findings, &settings).to_string());
     }
     findings.iter().try_for_each(Finding::print)?;
     found.rates.iter().try_for_each(|rate| {

@@ -42,7 +42,7 @@ struct ShmSegment {
 
 /// Finds stale segments, and removes them with `--yes`.
 pub fn run(args: &ShmArgs) -> Result<()> {
-    let space = crate::space::of(&args.dir)?;
+    let space = crate::disk_space::of(&args.dir)?;
     // Processes before files: a segment that is created after this is too young, one that is opened
     // in between is locked or young.
     let used = Used::look()?;
@@ -58,9 +58,9 @@ pub fn run(args: &ShmArgs) -> Result<()> {
             all.iter().map(|s| json!({ "name": s.name, "bytes": s.bytes, "stale": s.keep.is_none(), "kept": s.keep }));
         let list: Vec<_> = list.collect();
         let all = json!({ "segments": list, "stale_bytes": bytes, "removed": args.yes, "all_bytes": space.all, "free_bytes": space.free });
-        return crate::out::line(&all.to_string());
+        return crate::stdout::line(&all.to_string());
     }
-    crate::out::line(&format!(
+    crate::stdout::line(&format!(
         "{} has {}, {} free",
         args.dir.display(),
         format(space.all),
@@ -68,10 +68,14 @@ pub fn run(args: &ShmArgs) -> Result<()> {
     ))?;
     for segment in &all {
         let state = segment.keep.unwrap_or(if args.yes { "stale: removed" } else { "stale" });
-        crate::out::line(&format!("{:<40} {:>12}  {state}", segment.name, format(segment.bytes)))?;
+        crate::stdout::line(&format!(
+            "{:<40} {:>12}  {state}",
+            segment.name,
+            format(segment.bytes)
+        ))?;
     }
     let next = if !args.yes && bytes > 0 { "; add --yes to remove them" } else { "" };
-    crate::out::line(&format!("{} stale segments, {}{next}", stale().count(), format(bytes)))
+    crate::stdout::line(&format!("{} stale segments, {}{next}", stale().count(), format(bytes)))
 }
 
 fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<ShmSegment>> {

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::ops::RangeInclusive;
 
 use super::WorkloadKind;
-use crate::replay::trace::Random;
+use crate::trace::Random;
 
 /// The parameters of a workload. Sizes are in blocks.
 #[derive(Clone, Debug)]

@@ -3,13 +3,12 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use kvtier::core::key::names::{NameForm, detect};
-use kvtier::core::key::{CacheEngineKey, EngineHash, KeyId, KvRank};
+use kvtier::core::key::names::detect;
 use serde_json::{Map, Value};
 
-use super::{file_readings, forms};
+use super::{forms, key_json, stored_key};
 use crate::json::json;
-use crate::replay::trace::kind_of;
+use crate::trace::kind_of;
 
 /// A name, how to read it, and what to make of it.
 pub struct Question {
@@ -80,9 +79,9 @@ pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
     for (form, parsed) in readings {
         all.push(json!({
             "form": forms::name(&form),
-            "key": key(parsed.key()),
+            "key": key_json::key(parsed.key()),
             "loss": parsed.loss().map(|loss| loss.to_string()),
-            "names": names(parsed.key(), &to),
+            "names": key_json::names(parsed.key(), &to),
         }));
     }
     // Names of kvtier's own files have only a digest, so no form of LMCache's can read them.
@@ -108,9 +107,9 @@ pub fn answer_argument(
     let text = argument.to_string_lossy();
     let forms = to.iter().map(|form| forms::parse(form)).collect::<Result<Vec<_>, _>>()?;
     // Where a form is asked for, the word is a name.
-    let Some(read) = from.map_or_else(|| file_readings::read(argument, &forms), |_| None) else {
+    let Some(read) = from.map_or_else(|| stored_key::read(argument, &forms), |_| None) else {
         let mut answer = about(&text)?;
-        if from.is_none() && file_readings::is_path(argument) && answer.get("error").is_some() {
+        if from.is_none() && stored_key::is_path(argument) && answer.get("error").is_some() {
             answer["error"] =
                 "no such file, and not the name of a chunk in any form; check the path".into();
         }
@@ -119,7 +118,7 @@ pub fn answer_argument(
     let mut readings = read.readings;
     // The shortest tail that is a name: folders before it would only be read as parts of a model's
     // name.
-    for tail in file_readings::tails(Path::new(argument)) {
+    for tail in stored_key::tails(Path::new(argument)) {
         let named = about(&tail)?["readings"].as_array().cloned().unwrap_or_default();
         if !named.is_empty() {
             readings.extend(named);
@@ -136,66 +135,6 @@ pub fn answer_argument(
         all.insert("readings".to_owned(), readings.into());
     }
     Ok(all.into())
-}
-
-/// The key's name in each form asked for, or an error there; where none is asked for, in each form
-/// that has one for it.
-pub fn names(key: &KeyId, to: &[NameForm]) -> Value {
-    let wanted = if to.is_empty() { &forms::all()[..] } else { to };
-    let mut names = Map::new();
-    for form in wanted {
-        match form.format(key) {
-            Ok(name) => drop(names.insert(forms::name(form), name.into())),
-            // A form that was asked for gets its error; others are left out.
-            Err(e) if !to.is_empty() => {
-                drop(names.insert(forms::name(form), json!({"error": e.to_string()})))
-            }
-            Err(_) => {}
-        }
-    }
-    names.into()
-}
-
-pub fn key(key: &KeyId) -> Value {
-    match key {
-        KeyId::Object(key) => json!({
-            "mode": "multi-process",
-            "model": &*key.model,
-            "kv_rank": rank(key.rank),
-            "object_group": key.group,
-            "chunk_hash": format!("{:?}", key.hash),
-            "cache_salt": &*key.salt,
-        }),
-        KeyId::Engine(key) => engine(key, None),
-        KeyId::Layer(layer) => engine(&layer.key, Some(layer.layer)),
-        other => json!({"mode": format!("{other:?}")}),
-    }
-}
-
-fn rank(rank: KvRank) -> Value {
-    let byte = |shift: u32| (rank.0 >> shift) & 0xff;
-    json!({
-        "packed": rank.0, "world_size": byte(24), "rank": byte(16), "local_world_size": byte(8), "local_rank": byte(0),
-    })
-}
-
-fn engine(key: &CacheEngineKey, layer: Option<i64>) -> Value {
-    let hash = match &key.hash {
-        EngineHash::Int(number) => json!({"int": number.to_string()}),
-        EngineHash::Bytes(bytes) => json!({"bytes": format!("{bytes:?}")}),
-    };
-    let tags: Map<String, Value> =
-        key.tags.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
-    json!({
-        "mode": "in-process",
-        "model": &*key.model,
-        "world_size": key.world_size,
-        "worker_id": key.worker_id,
-        "chunk_hash": hash,
-        "dtype": key.dtype.name(),
-        "layer": layer,
-        "tags": tags,
-    })
 }
 
 /// A file of our own layout: the name holds the key's digest and the length; the key itself is in the

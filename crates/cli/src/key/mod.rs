@@ -1,8 +1,9 @@
 //! `kvtier key`: explains names of chunks, and converts between their forms.
 
 mod explain;
-mod file_readings;
 mod forms;
+mod key_json;
+mod stored_key;
 
 use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};

@@ -1,12 +1,13 @@
 //! `kvtier replay`: the main job.
 
+mod batches;
+mod block_keys;
 mod block_size;
 mod content;
 pub mod peer;
 mod report;
 mod run;
 mod timed_tier;
-pub mod trace;
 mod workdir;
 
 use std::path::PathBuf;
@@ -96,7 +97,7 @@ impl ReplayArgs {
         };
         match Directory::open(path).ok().and_then(|dir| dir.capacity_bytes()) {
             Some(noted) => Ok(noted),
-            None => Ok(asked.max(crate::space::of(path)?.all)),
+            None => Ok(asked.max(crate::disk_space::of(path)?.all)),
         }
     }
 }
@@ -146,7 +147,7 @@ pub fn run(args: ReplayArgs) -> Result<bool> {
     let job = run::ReplayJob {
         top: &*opened.top,
         meters: &meters,
-        keys: run::Keys::new(size.chunk, mode),
+        keys: block_keys::Keys::new(size.chunk, mode),
         chunk: size.chunk,
         concurrency: args.concurrency,
         verify_only: args.verify_only,
@@ -181,7 +182,7 @@ fn check(opened: &OpenTiers) -> Result<(), BadInput> {
 }
 
 /// The requests of the trace, or of the generated workload.
-fn requests(args: &ReplayArgs) -> Result<trace::Trace> {
+fn requests(args: &ReplayArgs) -> Result<crate::trace::Trace> {
     let Some(path) = &args.trace else {
         let count = args.requests.unwrap_or(GENERATED_DEFAULT);
         if count > GENERATED_MAX {
@@ -190,14 +191,14 @@ fn requests(args: &ReplayArgs) -> Result<trace::Trace> {
             );
             return Err(BadInput(what).into());
         }
-        return Ok(trace::generate(count, args.seed.unwrap_or(1)));
+        return Ok(crate::trace::generate(count, args.seed.unwrap_or(1)));
     };
     if args.seed.is_some() {
         let what =
             "--seed is for the generated workload; a trace has nothing random, leave --seed out";
         return Err(BadInput(what.into()).into());
     }
-    trace::read(path, args.requests.unwrap_or(usize::MAX))
+    crate::trace::read(path, args.requests.unwrap_or(usize::MAX))
 }
 
 /// Serves the metrics, if an address is set.

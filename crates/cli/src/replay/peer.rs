@@ -12,7 +12,9 @@ use kvtier::core::{Ctx, Load, Loaded};
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 
-use super::{content, run};
+use super::batches::{BATCH_MAX, wait};
+use super::block_keys::Keys;
+use super::content;
 
 /// What a peer process is started with.
 #[derive(clap::Args)]
@@ -83,9 +85,9 @@ pub fn serve(args: ReplayPeerArgs) -> Result<()> {
     let tier = FileTier::open(
         FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"),
     )?;
-    let arena = Arena::new(ArenaConfig::heap(run::BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
+    let arena = Arena::new(ArenaConfig::heap(BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
     // A directory that `replay` sets up itself has our layout.
-    let keys = run::Keys::new(args.chunk, LmcacheMode::MultiProcess);
+    let keys = Keys::new(args.chunk, LmcacheMode::MultiProcess);
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let ids: Vec<u64> = serde_json::from_str(&line?)?;
@@ -93,7 +95,7 @@ pub fn serve(args: ReplayPeerArgs) -> Result<()> {
         for id in &ids {
             ops.push(Load { key: keys.key(*id), into: vec![arena.lease(args.chunk)?] });
         }
-        let done = run::wait(tier.load_waiting(&Ctx::within(Duration::from_secs(60)), ops));
+        let done = wait(tier.load_waiting(&Ctx::within(Duration::from_secs(60)), ops));
         let verdict = |(done, id): (&kvtier::core::Done<Load, Loaded>, &u64)| match done.result {
             Ok(Loaded::Hit { .. }) => {
                 let bytes = done.op.into.first().and_then(Lease::as_host).unwrap_or_default();

@@ -80,10 +80,10 @@ pub fn print(
         "tiers": tiers,
     });
     if as_json {
-        return crate::out::line(&serde_json::to_string(&whole)?);
+        return crate::stdout::line(&serde_json::to_string(&whole)?);
     }
     let ratios = Ratios { prefix_hits: ratio, cpu_s_per_gb: per_gb };
-    text(outcome, &tiers, size, &ratios).iter().try_for_each(|line| crate::out::line(line))
+    text(outcome, &tiers, size, &ratios).iter().try_for_each(|line| crate::stdout::line(line))
 }
 
 /// Seconds a GB; none where so little was moved that the start of the program would be counted, and

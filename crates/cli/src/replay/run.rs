@@ -6,27 +6,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::config::LmcacheMode;
-use kvtier::core::key::{
-    CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, ObjectKey, PyInt,
-};
-use kvtier::core::{
-    Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Save,
-};
+use kvtier::core::{Chain, Class, Ctx, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Save};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
+use super::batches::{BATCH_MAX, wait};
+use super::block_keys::Keys;
+use super::content;
 use super::peer::Peer;
 use super::timed_tier::{self, TierStats};
-use super::{content, trace::Request};
 use crate::BadInput;
 use crate::interrupt::Interrupted;
+use crate::trace::Request;
 
 /// How long any one step may take.
 // Also the life of a hold: it must outlast all loads and saves of a request.
 const STEP_MAX: Duration = Duration::from_secs(60);
-/// The most blocks loaded or saved in one batch.
-pub const BATCH_MAX: usize = 16;
 /// The most memory for blocks in flight; a batch of one block a worker is always allowed.
 const FLIGHT_BYTES_MAX: usize = 256 << 20;
 
@@ -72,55 +67,6 @@ struct Replay<'a> {
     peer_loads: AtomicU64,
     wrong: AtomicU64,
     failures: AtomicU64,
-}
-
-/// The keys of replayed blocks; those of a process and of its peer are the same.
-#[derive(Clone, Debug)]
-pub struct Keys {
-    ns: Arc<Namespace>,
-    mode: LmcacheMode,
-}
-
-impl Keys {
-    /// Keys of this mode for blocks of `chunk` bytes.
-    pub fn new(chunk: usize, mode: LmcacheMode) -> Self {
-        // A namespace for each size: a replay with another block size must not find blocks of this
-        // one.
-        let layout = Digest::derive("kvtier replay layout", &(chunk as u64).to_le_bytes());
-        let ns = Arc::new(
-            Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false),
-        );
-        Keys { ns, mode }
-    }
-
-    /// The key of block `id`.
-    pub fn key(&self, id: u64) -> Key {
-        let hash = Digest::derive("kvtier replay block", &id.to_le_bytes());
-        let id = match self.mode {
-            LmcacheMode::InProcess => KeyId::Engine(in_process(&hash)),
-            _ => {
-                let hash = ChunkHash::new(hash.as_bytes());
-                KeyId::Object(ObjectKey {
-                    model: "replay".into(),
-                    rank: KvRank(0),
-                    group: 0,
-                    hash,
-                    salt: "".into(),
-                })
-            }
-        };
-        Key::new(Arc::clone(&self.ns), id)
-    }
-}
-
-/// Bytes as elements: then a block of any length is a whole number of them.
-fn in_process(hash: &Digest) -> CacheEngineKey {
-    let hash = EngineHash::Int(
-        PyInt::from_be_bytes(false, hash.as_bytes()).expect("a digest is a short number"),
-    );
-    let model = "replay".into();
-    let tags = Arc::new([]);
-    CacheEngineKey { model, world_size: 1, worker_id: 0, hash, dtype: DType::UInt8, tags }
 }
 
 /// Replays `requests`, some of them at once.
@@ -326,24 +272,5 @@ impl Replay<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Drives a future on this thread.
-pub fn wait<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
-            std::task::Poll::Ready(value) => return value,
-            // An unpark that comes before the park is remembered, so no wake is lost.
-            std::task::Poll::Pending => std::thread::park(),
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::replay::trace::Trace;
+use crate::trace::Trace;
 
 /// The requests of a trace, their blocks numbered from 0 in the order they first came.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use kvtier::evict::EvictionHint;
 
 use super::blocks::Blocks;
-use crate::replay::trace::Random;
+use crate::trace::Random;
 
 /// Which requests come with a hint of when their conversation goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -118,7 +118,7 @@ pub fn run(args: &SimArgs) -> Result<()> {
         .into());
     }
     // What can be checked without the trace is checked before: a trace can take long to read.
-    let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
+    let trace = crate::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
     let blocks = Blocks::of(&trace);
     let sizes = sizes(&args.sizes, blocks.distinct())?;
     crate::interrupt::watch()?;

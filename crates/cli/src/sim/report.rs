@@ -6,8 +6,8 @@ use super::blocks::Blocks;
 use super::cache::Hits;
 use super::{Cell, OPTIMUM};
 use crate::json::json;
-use crate::out;
-use crate::replay::trace::Trace;
+use crate::stdout;
+use crate::trace::Trace;
 
 /// Prints the cells.
 pub fn print(cells: &[Cell], blocks: &Blocks, trace: &Trace, as_json: bool) -> Result<()> {
@@ -30,9 +30,9 @@ pub fn print(cells: &[Cell], blocks: &Blocks, trace: &Trace, as_json: bool) -> R
             "block_tokens": trace.block_tokens,
             "cells": cells.iter().map(cell).collect::<Vec<_>>(),
         });
-        return out::line(&whole.to_string());
+        return stdout::line(&whole.to_string());
     }
-    out::line(&format!(
+    stdout::line(&format!(
         "{} requests, {asked} blocks asked for, {} distinct",
         blocks.requests(),
         blocks.distinct()
@@ -45,8 +45,8 @@ pub fn print(cells: &[Cell], blocks: &Blocks, trace: &Trace, as_json: bool) -> R
         ("block hits %", table(cells, Hits::block_ratio, false)),
     ];
     for (title, lines) in texts {
-        out::line(&format!("\n{title}"))?;
-        lines.iter().try_for_each(|line| out::line(line))?;
+        stdout::line(&format!("\n{title}"))?;
+        lines.iter().try_for_each(|line| stdout::line(line))?;
     }
     Ok(())
 }

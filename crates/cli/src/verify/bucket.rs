@@ -8,7 +8,7 @@ use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
 use super::report::{Damaged, VerifyResults};
 use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
-use crate::filter::Filter;
+use crate::name_filter::Filter;
 use crate::parallel::ThroughputArgs;
 
 /// How many chunks are read at once where nothing else is said.

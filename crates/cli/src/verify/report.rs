@@ -55,11 +55,11 @@ impl VerifyResults {
             if let (Some(quarantined), Some(fields)) = (quarantined, all.as_object_mut()) {
                 fields.insert("set_aside".to_owned(), quarantined.into());
             }
-            crate::out::line(&all.to_string())?;
+            crate::stdout::line(&all.to_string())?;
             return Ok(damaged.is_empty());
         }
         for one in damaged {
-            crate::out::line(&format!("damaged {} ({})", one.label, one.damage))?;
+            crate::stdout::line(&format!("damaged {} ({})", one.label, one.damage))?;
         }
         let next = if damaged.is_empty() { "" } else { next };
         let unproven = if *unverified > 0 {
@@ -68,7 +68,7 @@ impl VerifyResults {
             String::new()
         };
         let text = format!("{chunks} chunks, {} damaged{unproven}{next}", damaged.len());
-        crate::table::wrapped(&text, 2).iter().try_for_each(|line| crate::out::line(line))?;
+        crate::table::wrapped(&text, 2).iter().try_for_each(|line| crate::stdout::line(line))?;
         Ok(damaged.is_empty())
     }
 }

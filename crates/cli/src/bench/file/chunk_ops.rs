@@ -12,7 +12,7 @@ use kvtier::key::BlockSums;
 use kvtier::mem::{Lease, View};
 
 use crate::BadInput;
-use crate::bench::lease_ring::LeaseRing;
+use crate::bench::cold_memory::ColdMemory;
 use crate::interrupt::Interrupted;
 
 /// What a cell does with each chunk.
@@ -65,7 +65,7 @@ impl ChunkOp {
     pub fn run(
         self,
         tier: &FileTier,
-        memory: &LeaseRing,
+        memory: &ColdMemory,
         cell: CellPlan,
         key: impl Fn(u64) -> Key + Sync,
     ) -> Result<Vec<f64>> {
@@ -91,7 +91,7 @@ impl ChunkOp {
 }
 
 /// Saves a chunk; the time in ms.
-pub fn put(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64> {
+pub fn put(tier: &FileTier, memory: &ColdMemory, size: usize, key: Key) -> Result<f64> {
     let mut lease = memory.take()?;
     // Every chunk differs in its first bytes; what the rest holds is of no matter here.
     lease.as_host_mut().into_iter().for_each(|bytes| {
@@ -119,7 +119,7 @@ fn save(tier: &FileTier, key: Key, view: View) -> Result<(f64, View)> {
     }
 }
 
-fn get(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64> {
+fn get(tier: &FileTier, memory: &ColdMemory, size: usize, key: Key) -> Result<f64> {
     let lease = memory.take()?;
     let began = Instant::now();
     let done = tier.load(&context(), vec![Load { key, into: vec![lease] }]).wait();
@@ -134,7 +134,7 @@ fn get(tier: &FileTier, memory: &LeaseRing, size: usize, key: Key) -> Result<f64
     }
 }
 
-fn sum(memory: &LeaseRing, size: usize) -> Result<f64> {
+fn sum(memory: &ColdMemory, size: usize) -> Result<f64> {
     let mut lease = memory.take()?;
     // The bytes do not matter, only their number; the arena's memory is always initialised.
     lease.assume_filled(lease.len());
@@ -148,7 +148,7 @@ fn sum(memory: &LeaseRing, size: usize) -> Result<f64> {
 }
 
 /// The memory of a view without other owners.
-fn give_view(memory: &LeaseRing, view: View) {
+fn give_view(memory: &ColdMemory, view: View) {
     let lease: Option<Lease> = view.into_lease().ok();
     lease.into_iter().for_each(|lease| memory.give(lease));
 }

@@ -1,10 +1,10 @@
+//! Measures the operations of a benchmark, cell by cell.
+
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use kvtier::bytes::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Namespace};
 use kvtier::file::inspect::Scratch;
@@ -14,93 +14,20 @@ use serde_json::Value;
 
 use super::Plan;
 use super::chunk_ops::{CellPlan, ChunkOp, each, put};
+use super::prior_state::Case;
+use super::space_needed::Need;
 use crate::BadInput;
-use crate::bench::lease_ring::LeaseRing;
+use crate::bench::cold_memory::ColdMemory;
 use crate::json::json;
 use crate::process_usage::{cpu_s, percentile, rss_mib, system_s};
 
 /// A warm-up pass has this many chunks for each in flight.
 const WARM_UP_ROUNDS: u64 = 2;
 
-/// What puts find in the directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Case {
-    /// Space for all of them.
-    Fresh,
-    /// A full directory, of chunks of another length.
-    Churning,
-    /// A full directory, of chunks of the same length.
-    Recycled,
-}
-
-impl FromStr for Case {
-    type Err = BadInput;
-
-    fn from_str(text: &str) -> Result<Self, BadInput> {
-        match text {
-            "fresh" => Ok(Case::Fresh),
-            "churning" => Ok(Case::Churning),
-            "recycled" => Ok(Case::Recycled),
-            _ => Err(BadInput(format!("no case {text:?}; choose fresh, churning, recycled"))),
-        }
-    }
-}
-
-/// What the cells of one size and concurrency need of the directory.
-pub struct Need {
-    /// Chunks in a cell.
-    count: u64,
-    /// Bytes of a chunk's file.
-    file: u64,
-    /// The tier's cap.
-    capacity: u64,
-    /// The most bytes that lie there at once.
-    bytes: u64,
-}
-
-impl Need {
-    pub fn of(plan: &Plan, size: usize, concurrency: usize) -> Self {
-        let count = ((plan.gb * 1e9 / size as f64).ceil() as u64).max(1);
-        // The payload is padded to a page, and the footer takes one more.
-        let file = (size as u64).next_multiple_of(4096) + 4096;
-        // The tier keeps below a high mark of its cap.
-        let full = (count + concurrency as u64).saturating_mul(file).saturating_mul(104) / 100;
-        let (capacity, bytes) = match plan.case {
-            Case::Fresh => (
-                (count + 16).saturating_mul(file + 4096).saturating_mul(11) / 10,
-                count.saturating_mul(file),
-            ),
-            Case::Churning | Case::Recycled => (full, full),
-        };
-        let capacity = plan.capacity.unwrap_or(capacity);
-        Need { count, file, capacity, bytes: bytes.min(capacity) }
-    }
-
-    /// Refuses what the file system cannot hold: another tier on it would evict
-    /// its own chunks for those of the bench.
-    pub fn check(&self, plan: &Plan) -> Result<()> {
-        let space = crate::space::of(&plan.path)?;
-        let available = space.free.saturating_sub(space.reserve());
-        if self.bytes <= available {
-            return Ok(());
-        }
-        let fits = plan.gb * available as f64 / self.bytes as f64;
-        let what = format!(
-            "the bench writes {} to {}, whose file system has {} free beside the {} that stay so; --gb {:.3} fits",
-            format(self.bytes),
-            plan.path.display(),
-            format(available),
-            format(space.reserve()),
-            (fits * 1e3 * 0.99).floor() / 1e3
-        );
-        Err(BadInput(what).into())
-    }
-}
-
 /// A tier, memory and keys for all cells of one size and concurrency.
 pub struct Stage {
     tier: FileTier,
-    memory: LeaseRing,
+    memory: ColdMemory,
     case: Case,
     size: usize,
     concurrency: usize,
@@ -134,7 +61,7 @@ impl Stage {
             .with_inflight(concurrency.max(256) as u32, inflight.max(1 << 30));
         let tier = FileTier::open(config).map_err(crate::cannot_open)?;
         // What fills the directory for a churning put is a page longer.
-        let memory = LeaseRing::new(size + 4096, concurrency)?;
+        let memory = ColdMemory::new(size + 4096, concurrency)?;
         tier.register(&memory.arena)?;
         // Keys of this run alone: what an earlier one left behind must not be found.
         let now = format!("{:?}{}", std::time::SystemTime::now(), std::process::id());

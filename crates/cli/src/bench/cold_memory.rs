@@ -9,12 +9,12 @@ const COLD_BYTES: usize = 128 << 20;
 
 /// The chunks' memory, in huge pages, used in turn, so that each chunk is in memory that the CPU
 /// has not seen for long: as one does that a GPU or a disk has just written.
-pub struct LeaseRing {
+pub struct ColdMemory {
     pub arena: Arena,
     slots: Mutex<VecDeque<Lease>>,
 }
 
-impl LeaseRing {
+impl ColdMemory {
     /// Space for at least `inflight` chunks of `size` bytes.
     pub fn new(size: usize, inflight: usize) -> Result<Self> {
         let slot = size.next_multiple_of(4096);
@@ -25,7 +25,7 @@ impl LeaseRing {
         let config = ArenaConfig::huge(count * slot).with_slots(slot).with_prefault();
         let arena = Arena::new(config).context("no memory for the chunks in flight")?;
         let slots = (0..count).map(|_| arena.lease(size)).collect::<Result<_, _>>()?;
-        Ok(LeaseRing { arena, slots: Mutex::new(slots) })
+        Ok(ColdMemory { arena, slots: Mutex::new(slots) })
     }
 
     /// The memory that was given back longest ago.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn all_chunks_are_resident_before_they_are_used() {
-        let memory = LeaseRing::new(4 << 20, 8).unwrap();
+        let memory = ColdMemory::new(4 << 20, 8).unwrap();
         assert_eq!(page_faults((0..32).map(|_| memory.take().unwrap())), 0);
         let untouched = Arena::new(ArenaConfig::huge(64 << 20)).unwrap();
         assert!(

@@ -11,7 +11,7 @@ use kvtier::file::inspect::ChunkFile;
 use kvtier::key::{Facts, GdsHeader, KeyId};
 use serde_json::{Map, Value};
 
-use super::explain;
+use super::key_json;
 use crate::chunk_info::ChunkInfo;
 use crate::json::json;
 
@@ -81,7 +81,7 @@ fn reading(form: &str, key: Map<String, Value>, loss: Option<String>, names: Val
 
 fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[NameForm]) -> Value {
     let id = KeyId::from_canonical(canonical).ok();
-    let names = id.as_ref().map_or_else(|| Map::new().into(), |id| explain::names(id, to));
+    let names = id.as_ref().map_or_else(|| Map::new().into(), |id| key_json::names(id, to));
     let named = path
         .file_name()
         .and_then(OsStr::to_str)
@@ -104,7 +104,7 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[NameForm]) -> Valu
     let info = ChunkInfo::of_canonical(canonical);
     let mut key = fields(facts, &info);
     // A footer has only the digest of a salt, from which no name can be made.
-    if let Some(Value::Object(id)) = id.as_ref().map(explain::key) {
+    if let Some(Value::Object(id)) = id.as_ref().map(key_json::key) {
         key.extend(id);
     }
     reading("kvtier-footer", key, loss, names)
@@ -122,7 +122,7 @@ fn attribute(path: &Path, facts: &Facts, to: &[NameForm]) -> Value {
     let key = keys.map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == facts.key);
     let info = key.as_ref().map(ChunkInfo::of_key).unwrap_or_default();
     let loss = key.is_none().then(|| "no reading of the name is the key of these facts".to_owned());
-    let names = key.as_ref().map_or_else(|| Map::new().into(), |key| explain::names(key.id(), to));
+    let names = key.as_ref().map_or_else(|| Map::new().into(), |key| key_json::names(key.id(), to));
     reading("facts", fields(facts, &info), loss, names)
 }
 

@@ -39,7 +39,7 @@ pub fn prefix() -> String {
 }
 
 /// Removes the objects of runs that are dead. Answers how many there were.
-pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
+pub fn remove(client: &Client, runtime: &Runtime) -> Result<usize> {
     let mut runs = BTreeMap::<String, BenchRun>::new();
     let mut now = None;
     // All runs in one listing: their objects are below one root.

@@ -14,10 +14,9 @@ use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
 use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::{Arena, ArenaConfig};
 
+use super::chunk::{ChunkIdentity, SourceChunk};
 use super::report::Tally;
-use super::source::{ChunkIdentity, SourceChunk};
-use super::target::CopyOutcome;
-use super::{CopyArgs, Sink};
+use super::{CopyArgs, CopyOutcome, Sink};
 use crate::BadInput;
 
 /// How long one chunk may take.
@@ -66,7 +65,7 @@ impl Files {
             (Some(given), _) => given,
             // The cap that the directory has is kept, so that a copy never evicts what is there.
             (None, Some(noted)) => noted,
-            (None, None) => crate::space::of(&args.to)?.all,
+            (None, None) => crate::disk_space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
         if args.target.shape.is_some() && !layout.has_headers() {

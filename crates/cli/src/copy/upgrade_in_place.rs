@@ -4,13 +4,13 @@ use anyhow::Result;
 use kvtier::file::inspect::Upgrade;
 
 use super::args::UpgradeArgs;
-use crate::BadInput;
 use crate::json::json;
+use crate::{BadInput, location};
 
 /// Upgrades the directory, or prints what an upgrade would do.
 pub fn run(args: &UpgradeArgs) -> Result<()> {
     let path = args.path.display();
-    if args.path.to_str().is_some_and(|path| path.starts_with("s3://")) {
+    if location::is_bucket(&args.path) {
         let what = format!("{path}: a bucket needs no upgrade; name TO to copy its chunks");
         return Err(BadInput(what).into());
     }
@@ -19,12 +19,12 @@ pub fn run(args: &UpgradeArgs) -> Result<()> {
         let all = json!({
             "layout": done.layout.name(), "dry_run": args.dry_run, "from_format": done.from, "to_format": done.to,
         });
-        return crate::out::line(&all.to_string());
+        return crate::stdout::line(&all.to_string());
     }
     // Not an error: a script may run it on every directory.
     if done.from == done.to {
-        return crate::out::line(&format!("{path} has format {}: nothing to do", done.to));
+        return crate::stdout::line(&format!("{path} has format {}: nothing to do", done.to));
     }
     let verb = if args.dry_run { "would be upgraded" } else { "was upgraded" };
-    crate::out::line(&format!("{path} {verb} from format {} to {}", done.from, done.to))
+    crate::stdout::line(&format!("{path} {verb} from format {} to {}", done.from, done.to))
 }
