@@ -320,4 +320,11 @@ impl<M: Mover> Shared<M> {
             <= usage.capacity;
         is_below_cap && !index.is_above_quota(request)
     }
+
+    /// Whether chunks are in the index, or saves on their way into it, whose bytes eviction may free
+    /// later. The caller's own reservation was cancelled before.
+    fn may_free_bytes(&self) -> bool {
+        let usage = self.index().usage();
+        usage.entries > 0 || usage.reserved > 0
+    }
 }

@@ -394,10 +394,6 @@ fn files_that_are_deleted_do_not_shrink_a_busy_cache() {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert!(
-            common::files_bytes(dir.path()) >= cap(layout) / 2,
-            "{processes} processes, while files are deleted"
-        );
         eventually("it is full again, under load", full);
         for process in &mut all {
             process.proceed();

@@ -153,12 +153,13 @@ fn saves_do_not_wait_for_a_ledger_that_a_stopped_process_keeps() {
     let f = patient_on(&time.clock(), dir.path());
     let stopped = fs::File::open(dir.path().join(".kvtier/ledger")).unwrap();
     stopped.lock().unwrap();
-    let hour = Ctx::within_on(&time.clock(), Duration::from_secs(3600));
-    let saves = f.tier.save(&hour, (0..8).map(|n| f.save_op(&f.key(n), LEN)).collect());
-    // The clock stands still: a save that waited for its end would never end.
-    f.eventually("all saves are answered", || saves.is_done());
-    let shed = Saved::Shed(ShedReason::Full);
-    assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == shed));
+    for n in 0..3 {
+        let hour = Ctx::within_on(&time.clock(), Duration::from_secs(3600));
+        let save = f.tier.save(&hour, vec![f.save_op(&f.key(n), LEN)]);
+        // The clock stands still: a save that waited for its end would never end.
+        f.eventually("the save is answered", || save.is_done());
+        assert_eq!(*save.wait()[0].result.as_ref().unwrap(), Saved::Shed(ShedReason::Full));
+    }
     stopped.unlock().unwrap();
     assert_eq!(f.save(&f.key(9), LEN), Saved::Stored, "nothing of it lasts");
 }

@@ -60,14 +60,17 @@ impl<M: Mover> SpaceReservation<M> {
             return Ok(true);
         }
         self.attempts.refused += 1;
+        let is_kept = self.shared.space.ledger.is_kept();
         match self.attempts.refused {
             // Files of dead processes may fill the directory, and to remove them is cheaper than a
             // count.
             1 => Ok(self.shared.remove_stale()),
-            // A stopped process may keep the lock for hours: to wait would only hold the caller's
-            // memory. Nothing can be recounted meanwhile, and to read the directory is expensive.
-            _ if self.shared.space.ledger.is_kept() => Err(ShedReason::Full.into()),
+            // A stopped process may keep the lock for hours, and without it bytes can only be
+            // exchanged: to wait would hold the caller's memory for nothing.
+            _ if is_kept && !self.shared.may_free_bytes() => Err(ShedReason::Full.into()),
             _ if self.shared.clock.now() < self.wait_until => Ok(false),
+            // Nothing can be recounted, and to read the directory is expensive.
+            _ if is_kept => Err(ShedReason::Full.into()),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
                 self.shared.check_ledger();
