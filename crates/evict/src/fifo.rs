@@ -1,4 +1,4 @@
-use crate::pinned_queue::{First, SlotQueue, policy_of_queue};
+use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// First in, first out: hits change nothing. LMCache's FIFO.
 #[derive(Clone, Debug)]

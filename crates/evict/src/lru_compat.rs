@@ -1,4 +1,4 @@
-use crate::pinned_queue::{First, SlotQueue, policy_of_queue};
+use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// LRU with exactly LMCache's decisions: a slot that was pinned keeps its position. In
 /// [`Lru`](crate::Lru) the end of a pin counts as a use.

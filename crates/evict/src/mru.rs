@@ -1,4 +1,4 @@
-use crate::pinned_queue::{First, SlotQueue, policy_of_queue};
+use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// Most recently used first. LMCache's MRU.
 #[derive(Clone, Debug)]

@@ -27,11 +27,11 @@ use crate::deferred::Deferred;
 use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
+mod classify;
 mod ghost_sample;
 mod guard;
-mod learning;
 mod node;
-mod requests;
+mod observations;
 mod retention_deadlines;
 mod reuse_class;
 mod reuse_model;
