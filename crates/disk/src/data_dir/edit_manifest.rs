@@ -9,7 +9,7 @@ use kvtier_core::Error;
 
 use super::manifest::{self, Found, Manifest};
 use super::registration_lock::{RegistrationLock, lock_registration_within};
-use super::{DataDir, earlier_lock, internal_files, kind_of};
+use super::{DataDir, earlier_lock, kind_of, repair};
 
 /// The directory's manifest, or what takes its place.
 struct StoredManifest {
@@ -68,7 +68,7 @@ impl DataDir {
         let _earlier = earlier_lock::exclude_earlier_builds(&self.root, own, most)?;
         let path = own.join("manifest");
         // Where it cannot be renamed, the new manifest may still replace it.
-        let renamed = internal_files::rename_damaged_because(own, &path, &why);
+        let renamed = repair::rename_damaged_because(own, &path, &why);
         self.note_damage(
             renamed.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
         );

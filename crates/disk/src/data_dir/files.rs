@@ -14,6 +14,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::staging::draft_name;
 use super::{DataDir, StagingDir};
 use crate::chunk_file_name;
+use crate::direct_io::open_direct;
 
 /// An unfinished file in this process's staging directory.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl DataDir {
 
     /// Opens a file of the directory for direct reads.
     pub fn open_at(&self, path: &str) -> io::Result<File> {
-        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| {
+        open_direct(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| {
             openat(self.dir(), path, flags, Mode::empty())
         })
     }
@@ -80,7 +81,7 @@ impl DataDir {
     /// claimed for it. The caller holds the ledger's lock.
     pub fn create(&self, bytes: u64) -> io::Result<(Draft, File)> {
         let draft = self.draft(bytes)?;
-        let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
+        let made = open_direct(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
             openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644))
         });
         made.map(|file| (draft, file))
@@ -156,7 +157,7 @@ impl DataDir {
 
     /// Opens an unfinished file for direct writes; `None` when its length is not `len`.
     pub fn reopen(&self, draft: &Draft, len: u64) -> io::Result<Option<File>> {
-        let file = direct_or_not(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
+        let file = open_direct(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
             openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::empty())
         })?;
         Ok((file.metadata()?.len() == len).then_some(file))
@@ -276,20 +277,6 @@ fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
     match there {
         Err(e) if e.kind() == Io::NotFound => Ok(None),
         other => other.map(Some),
-    }
-}
-
-/// Opens with `O_DIRECT`, or, on a file system without direct I/O, through the page cache.
-fn direct_or_not(
-    flags: OFlag,
-    open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>,
-) -> io::Result<File> {
-    // Without blocking: the name may be a pipe's, whose other end never opens. Regular files ignore
-    // the flag.
-    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    match open(flags | OFlag::O_DIRECT) {
-        Err(nix::Error::EINVAL) => Ok(open(flags)?.into()),
-        other => other.map(File::from).map_err(io::Error::from),
     }
 }
 

@@ -1,8 +1,7 @@
-//! The files below `.kvtier`: how they are opened and replaced, and how other files with their names
-//! are moved.
+//! The files below `.kvtier`: their names, and how they are opened and replaced.
 //!
 //! A name can come to mean a pipe, a link or a directory. Nothing here follows a link or waits for
-//! the other end of a pipe, and only a regular file is used. When a directory is opened, [`repair`]
+//! the other end of a pipe, and only a regular file is used. When a directory is opened, [`repair`](super::repair::repair)
 //! renames whatever is in the way to `<name>.damaged`, for an operator to look at: bookkeeping that
 //! is damaged costs what it kept, never the directory.
 //!
@@ -30,17 +29,16 @@
 //! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`]
 //! changes those of earlier builds.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, FileType, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind as Io, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::ignore_existing;
 
 /// The files that have a fixed name, and the drafts that become one of them. `door` and `tenants`
 /// are of earlier builds.
-const FILES: [&str; 10] = [
+pub(super) const FILES: [&str; 10] = [
     "lock",
     "door",
     "manifest",
@@ -53,10 +51,7 @@ const FILES: [&str; 10] = [
     "tenants",
 ];
 /// The directories.
-const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
-/// The names `<name>.damaged`, `<name>.damaged.1` and so on that are tried.
-const DAMAGED_MAX: u32 = 16;
-
+pub(super) const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
 /// Opens an internal file. Fails for anything but a regular file, without waiting and without
 /// following a link.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -147,7 +142,7 @@ pub fn make_private(own: &Path) {
 #[cfg(test)]
 thread_local! {
     /// The directories that this thread synced.
-    pub static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+    pub static SYNCED: std::cell::RefCell<Vec<std::path::PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Syncs a directory's names to the device, where the file system can.
@@ -170,90 +165,6 @@ pub fn make_root(root: &Path) -> io::Result<()> {
     })
 }
 
-/// Renames the file at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one.
-/// Returns the new path. Fails with `NotFound` where the file is gone.
-pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut last = None;
-    for n in 0..DAMAGED_MAX {
-        let number = if n == 0 { String::new() } else { format!(".{n}") };
-        let to = own.join(format!("{name}.damaged{number}"));
-        match fs::rename(path, &to) {
-            Ok(()) => return Ok(to),
-            // A directory in the place of a file, or the reverse.
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    Io::IsADirectory | Io::NotADirectory | Io::DirectoryNotEmpty
-                ) =>
-            {
-                last = Some(e)
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Err(last.unwrap_or_else(|| Io::AlreadyExists.into()))
-}
-
-/// The same. Returns a sentence about it.
-pub fn rename_damaged_because(own: &Path, path: &Path, why: &str) -> io::Result<String> {
-    let to = rename_damaged(own, path)?;
-    Ok(format!("{} {why}; it is now {}", path.display(), to.display()))
-}
-
-/// Creates missing directories below `.kvtier`, and renames what has the name of an internal file or
-/// directory and is none. Returns a sentence for each.
-pub fn repair(own: &Path) -> io::Result<Vec<String>> {
-    let mut found = Vec::new();
-    let is_other = |kind: &FileType| !kind.is_file();
-    for entry in fs::read_dir(own)? {
-        let entry = entry?;
-        if is_file_name(&entry.file_name()) {
-            found.extend(clear_name(own, &entry.path(), is_other, "was no regular file")?);
-        }
-    }
-    for dir in DIRS {
-        found.extend(make_dir(own, &own.join(dir))?);
-    }
-    for entry in fs::read_dir(own.join("journal"))? {
-        found.extend(clear_name(
-            own,
-            &entry?.path(),
-            is_other,
-            "was no journal but something else",
-        )?);
-    }
-    Ok(found)
-}
-
-/// Renames the file if `is_other` holds for it at this moment. A peer may have removed or renamed it
-/// meanwhile.
-fn clear_name(
-    own: &Path,
-    path: &Path,
-    is_other: impl Fn(&FileType) -> bool,
-    why: &str,
-) -> io::Result<Option<String>> {
-    let is_gone = |e: &io::Error| e.kind() == Io::NotFound;
-    match fs::symlink_metadata(path) {
-        Ok(meta) if !is_other(&meta.file_type()) => return Ok(None),
-        Err(e) if is_gone(&e) => return Ok(None),
-        other => other?,
-    };
-    match rename_damaged_because(own, path, why) {
-        Err(e) if is_gone(&e) => Ok(None),
-        other => other.map(Some),
-    }
-}
-
-fn is_file_name(name: &OsStr) -> bool {
-    let is_segment =
-        |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    name.to_str().is_some_and(|name| {
-        FILES.contains(&name) || name.strip_prefix("changes.").is_some_and(is_segment)
-    })
-}
-
 /// Creates `.kvtier` and its directories.
 pub fn make_dirs(own: &Path) -> io::Result<()> {
     make_own(own)?;
@@ -266,26 +177,12 @@ pub fn make_own(own: &Path) -> io::Result<()> {
 }
 
 /// Creates a directory; below `.kvtier` with access for its owner alone.
-fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
+pub(super) fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
     if dir.starts_with(own) {
         DirBuilder::new().mode(0o700).create(dir)
     } else {
         fs::create_dir(dir)
     }
-}
-
-/// Creates a directory unless it exists. Returns a sentence where something else had its name.
-pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
-    match create_dir(own, dir) {
-        Err(e) if e.kind() == Io::AlreadyExists => {}
-        other => return other.map(|()| None),
-    }
-    if fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()) {
-        return Ok(None);
-    }
-    let said = clear_name(own, dir, |kind| !kind.is_dir(), "was no directory")?;
-    create_dir(own, dir).or_else(ignore_existing)?;
-    Ok(said)
 }
 
 #[cfg(test)]
@@ -316,65 +213,5 @@ mod tests {
         assert_eq!(fs::read(at("elsewhere")).unwrap(), b"secret");
         drop(open_rw(&at("file")).unwrap());
         assert_eq!(fs::metadata(at("file")).unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn what_others_repair_meanwhile_is_done() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = &dir.path().join(".kvtier");
-        make_dirs(own).unwrap();
-        for _ in 0..20 {
-            for n in 0..20 {
-                fs::create_dir(own.join(format!("changes.{n}"))).unwrap();
-                fs::create_dir(own.join(format!("journal/a.1.0.0.{n}"))).unwrap();
-            }
-            std::thread::scope(|all| {
-                let all = [(); 4].map(|()| all.spawn(|| repair(own).unwrap().len()));
-                assert_eq!(all.map(|one| one.join().unwrap()).iter().sum::<usize>(), 40);
-            });
-        }
-        // What was put right since it was looked at stays.
-        fs::write(own.join("lock"), "").unwrap();
-        let is_other = |kind: &FileType| !kind.is_file();
-        assert_eq!(
-            clear_name(own, &own.join("lock"), is_other, "was no regular file").unwrap(),
-            None
-        );
-        assert!(own.join("lock").exists());
-    }
-
-    #[test]
-    fn a_link_in_the_place_of_a_directory_is_renamed_wherever_it_leads() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = dir.path().join(".kvtier");
-        let elsewhere = dir.path().join("elsewhere");
-        make_dirs(&own).unwrap();
-        fs::create_dir(&elsewhere).unwrap();
-        fs::write(elsewhere.join("file"), "").unwrap();
-        let nowhere = dir.path().join("x".repeat(300));
-        for (name, to) in [("00", elsewhere), ("01", nowhere), ("02", dir.path().join("02"))] {
-            let path = dir.path().join(name);
-            symlink(&to, &path).unwrap();
-            assert!(make_dir(&own, &path).unwrap().is_some());
-            assert_eq!(make_dir(&own, &path).unwrap(), None);
-            assert!(path.is_dir() && !path.is_symlink(), "{name}");
-            assert_eq!(fs::read_link(own.join(format!("{name}.damaged"))).unwrap(), to);
-        }
-        assert!(dir.path().join("elsewhere/file").exists());
-    }
-
-    #[test]
-    fn what_is_in_the_way_is_kept_and_not_twice_over() {
-        let own = tempfile::tempdir().unwrap();
-        let path = own.path().join("ledger");
-        for round in 0..3 {
-            fs::write(&path, format!("{round}")).unwrap();
-            assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged"));
-        }
-        fs::create_dir_all(path.join("not empty")).unwrap();
-        assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged.1"));
-        fs::create_dir_all(path.join("not empty")).unwrap();
-        assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged.2"));
-        assert_eq!(fs::read(own.path().join("ledger.damaged")).unwrap(), b"2");
     }
 }

@@ -12,7 +12,7 @@ use kvtier_key::BlockSums;
 
 use super::format::FORMAT;
 use super::scratch::is_scratch;
-use super::{OPEN_WAIT_MAX, earlier_lock, internal_files, kind_of, layout_detection};
+use super::{OPEN_WAIT_MAX, earlier_lock, internal_files, kind_of, layout_detection, repair};
 use crate::layout::Layout;
 
 const HEAD: &str = "kvtier directory\nformat: 3\n";
@@ -313,7 +313,7 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
             // Checked before the damaged file is renamed: a refused process changes nothing.
             refuse_layout(root, there.unwrap_or(layout), layout)?;
             Some(
-                internal_files::rename_damaged_because(own, &path, &why).map_err(fail)?
+                repair::rename_damaged_because(own, &path, &why).map_err(fail)?
                     + ", and a new one was made",
             )
         }

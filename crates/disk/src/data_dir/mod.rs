@@ -21,6 +21,7 @@ mod process_identity;
 mod publish_by_rename;
 pub mod quarantine;
 mod registration_lock;
+pub mod repair;
 mod restore;
 mod scratch;
 mod shards;

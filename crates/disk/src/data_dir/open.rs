@@ -14,7 +14,7 @@ use super::full_at_open::Deleted;
 use super::manifest::{self, Manifest};
 use super::registration_lock::{LOCK, OPEN_WAIT_MAX, lock_registration_within, lock_within};
 use super::shards::make_shards;
-use super::{DataDir, StagingDir, earlier_lock, internal_files, kind_of, scratch, staging};
+use super::{DataDir, StagingDir, earlier_lock, internal_files, kind_of, repair, scratch, staging};
 use crate::layout::{Foreign, Layout};
 
 impl DataDir {
@@ -138,7 +138,7 @@ pub fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
         // is renamed.
         _ => {}
     }
-    let repaired = internal_files::repair(own);
+    let repaired = repair::repair(own);
     // Also where a child that this process forked has it open too.
     let _ = dir.unlock();
     repaired

@@ -9,7 +9,7 @@ use nix::fcntl::{RenameFlags, renameat, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::files::Draft;
-use super::{DataDir, internal_files};
+use super::{DataDir, internal_files, repair};
 
 impl DataDir {
     /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
@@ -98,7 +98,7 @@ impl DataDir {
     fn move_directory_away(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_dir(path) {
             Err(e) if e.kind() == Io::DirectoryNotEmpty => {
-                let said = internal_files::rename_damaged_because(
+                let said = repair::rename_damaged_because(
                     &self.own(),
                     path,
                     "was a directory in the place of a chunk",

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use kvtier_key::Digest;
 
-use super::{DataDir, internal_files};
+use super::{DataDir, internal_files, repair};
 use crate::chunk_file_name;
 
 /// Creates the shards, and syncs the names of new ones. Returns a sentence for each file in their
@@ -26,7 +26,7 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
         let shard = chunk_file_name::shard(root, shard);
         // A link is replaced, also one that leads to a directory.
         is_new |= !fs::symlink_metadata(&shard).is_ok_and(|meta| meta.is_dir());
-        damage.extend(internal_files::make_dir(own, &shard)?);
+        damage.extend(repair::make_dir(own, &shard)?);
     }
     if is_new {
         internal_files::sync_dir(root)?;
@@ -84,9 +84,7 @@ impl DataDir {
 
     /// The caller holds the registration lock.
     fn repair_shard(&self, shard: &Path) -> io::Result<()> {
-        internal_files::make_dir(&self.own(), shard)?
-            .into_iter()
-            .for_each(|found| self.note_damage(found));
+        repair::make_dir(&self.own(), shard)?.into_iter().for_each(|found| self.note_damage(found));
         internal_files::sync_dir(&self.root)
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::VllmRunConfig;
 
-use crate::data_dir::{DataDir, internal_files};
+use crate::data_dir::{DataDir, internal_files, repair};
 use crate::kind_of;
 
 /// The longest file that is read, in bytes.
@@ -78,7 +78,7 @@ pub fn agree_on_run_config(data_dir: &DataDir, config: &VllmRunConfig) -> Result
             StoredConfig::Missing => {}
             StoredConfig::Damaged => {
                 let why = "was no configuration of vLLM";
-                let said = internal_files::rename_damaged_because(&own, &path, why)?;
+                let said = repair::rename_damaged_because(&own, &path, why)?;
                 data_dir.note_damage(said + ", and a new one was written");
             }
         }
