@@ -88,11 +88,6 @@ pub const CYCLES: &[Cycle] = &[
         reason: "the specifications of tiers and the readers of the configuration name each other",
     },
     Cycle {
-        member: "s3",
-        files: 5,
-        reason: "the client, its connections and its probes name the configuration and each other",
-    },
-    Cycle {
         member: "testkit",
         files: 4,
         reason: "the server's answers use the parts of uploads, and HTTP/2 the connection",

@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::io::AsyncWrite;
 use zeroize::Zeroizing;
 
-use super::dial::Target;
 use super::read_buffer::{READ_BYTES, ReadBuffer};
 use super::receive_low_water::LowWater;
 use super::response_head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
 use super::stall_timeout::StallTimeout;
 use super::stream::Stream;
+use super::target::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local_clock::Instant;
 

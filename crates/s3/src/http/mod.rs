@@ -13,6 +13,7 @@ mod receive_low_water;
 mod response_head;
 mod stall_timeout;
 mod stream;
+mod target;
 mod tls;
 mod transport;
 
@@ -20,11 +21,12 @@ pub use body_sink::BodyObserver;
 pub use body_sink::{BodyBuffer, BodySink};
 pub use conn::Sent;
 pub use connection_report::{Connection, Secured};
-pub use dial::{Dialer, Target};
+pub use dial::Dialer;
 pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use h2::StreamEnd;
 pub use pool::{ConnectionPool, Opened};
 pub use response_head::{BodyFraming, ResponseHead, digits};
+pub use target::Target;
 pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use tls::fuzz_records;

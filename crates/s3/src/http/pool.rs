@@ -2,8 +2,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::conn::Conn;
-use super::dial::{Dialer, Target};
+use super::dial::Dialer;
 use super::h2::{Http2Connections, Http2Stream, Pick};
+use super::target::Target;
 use super::transport::Transport;
 use crate::error::Result;
 use crate::http::Connection;

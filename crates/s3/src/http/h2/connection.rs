@@ -10,9 +10,9 @@ use h2::client::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::super::dial::Target;
 use super::super::response_head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
+use super::super::target::Target;
 use super::send_buffers::{FramePiece, Stock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local_clock::Instant;

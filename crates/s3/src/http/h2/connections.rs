@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::super::dial::Target;
 use super::super::stream::Stream;
+use super::super::target::Target;
 use super::connection::Http2Connection;
 use super::stream::Http2Stream;
 use crate::error::Result;

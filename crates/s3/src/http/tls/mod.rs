@@ -12,6 +12,7 @@ mod rustls_records;
 #[cfg(test)]
 pub mod test_connection_pair;
 mod tls_stream;
+mod wire;
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use rustls::unbuffered::{
 use rustls::{ClientConfig, Error};
 
 use super::buffers::{Outgoing, PlaintextSpace};
-use super::tls_stream::Wire;
+use super::wire::Wire;
 
 /// The longest record, and what a record has besides its payload at most.
 const RECORD_BYTES: usize = 16 * 1024;

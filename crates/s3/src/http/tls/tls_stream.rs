@@ -14,24 +14,18 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::task::coop;
 
-use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
+use super::buffers::PlaintextSpace;
 #[cfg(feature = "tls-direct")]
 use super::direct_records::{Direct, KernelSecrets};
 use super::rustls_records::{RecordStep, RustlsRecords};
+use super::wire::Wire;
 
-/// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
-/// opened. With less, a fast server makes us wait more often; with more nothing is gained.
-const READ_BYTES: usize = 256 * 1024;
 /// So much is sealed before it is written: five records, so that a head and an object of 64 KiB go
 /// out at once.
 const SEAL_BYTES: usize = 80 * 1024;
 /// The most bytes in a row that a server may send without any for the caller: tickets, other keys,
 /// records of nothing.
 const QUIET_BYTES_MAX: usize = 1024 * 1024;
-/// A record's type, version and length.
-const HEADER_BYTES: usize = 5;
-/// The longest that a record may be by any version of TLS.
-const RECORD_BYTES_MAX: usize = 16 * 1024 + 2048;
 
 /// A connection under TLS.
 pub struct TlsStream {
@@ -299,32 +293,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// A socket, and the buffers between it and the records.
-pub struct Wire {
-    tcp: TcpStream,
-    pub incoming: Incoming,
-    pub outgoing: Outgoing,
-    pub left: PlaintextLeft,
-}
-
 impl Wire {
-    fn new(tcp: TcpStream) -> Self {
-        Wire {
-            tcp,
-            incoming: Incoming::new(READ_BYTES),
-            outgoing: Outgoing::default(),
-            left: PlaintextLeft::default(),
-        }
-    }
-
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.incoming.poll_fill(cx, &mut self.tcp)
-    }
-
-    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outgoing.poll_drain(cx, &mut self.tcp)
-    }
-
     /// Shows the library no record that follows the handshake: the code that opens those may be
     /// another.
     async fn shake_hands(&mut self, library: &mut RustlsRecords) -> io::Result<()> {
@@ -346,28 +315,6 @@ impl Wire {
             }
         }
     }
-
-    /// Reads until there is a whole record behind the first `shown` bytes: its length.
-    async fn one_more(&mut self, shown: usize) -> io::Result<usize> {
-        loop {
-            if let Some(len) = first_record(&self.incoming.filled()[shown..]) {
-                return Ok(len);
-            }
-            if poll_fn(|cx| self.poll_fill(cx)).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    }
-}
-
-/// The length of the first record, if it is there whole; of nonsense, all that is there.
-fn first_record(bytes: &[u8]) -> Option<usize> {
-    let [kind, _, _, high, low, ..] = *bytes else { return None };
-    let len = usize::from(u16::from_be_bytes([high, low]));
-    if !(20..=23).contains(&kind) || len > RECORD_BYTES_MAX {
-        return Some(bytes.len());
-    }
-    (bytes.len() >= HEADER_BYTES + len).then_some(HEADER_BYTES + len)
 }
 
 fn broken(e: Error) -> io::Error {

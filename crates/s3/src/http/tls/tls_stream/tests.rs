@@ -277,18 +277,3 @@ async fn a_server_that_does_not_read_stops_us_and_loses_nothing() {
         }
     }
 }
-
-#[test]
-fn a_record_is_shown_when_it_is_whole() {
-    let bytes = [22, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 0];
-    assert_eq!((0..5).find_map(|len| first_record(&bytes[..len])), None);
-    assert_eq!(
-        (first_record(&bytes[..6]), first_record(&bytes[..7]), first_record(&bytes)),
-        (None, Some(7), Some(7))
-    );
-    assert_eq!(first_record(&bytes[7..]), Some(5));
-    assert_eq!(
-        (first_record(b"HTTP/1.1 400"), first_record(&[23, 3, 3, 255, 255])),
-        (Some(12), Some(5))
-    );
-}
