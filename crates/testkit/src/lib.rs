@@ -16,16 +16,15 @@
 
 pub mod conformance;
 mod content;
-mod fault;
+mod fault_tier;
 mod model;
 pub mod s3;
 mod seed;
-mod store;
 pub mod strategies;
 mod worker_thread;
 
 pub use conformance::decorator::passes_everything_on;
 pub use content::{Content, Wrong};
-pub use fault::{FaultTier, Faults};
+pub use fault_tier::{FaultTier, Faults};
 pub use model::{ModelConfig, ModelTier};
 pub use seed::{Seed, for_each_seed};

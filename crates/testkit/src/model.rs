@@ -1,3 +1,5 @@
+mod chunks;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use kvtier_core::{
 };
 use kvtier_mem::{Lease, View};
 
-use crate::store::ChunkStore;
+use self::chunks::ChunkStore;
 use crate::worker_thread::WorkerThread;
 
 /// How a model tier is to be.

@@ -15,6 +15,7 @@
 
 pub mod answers;
 pub(crate) mod decorator;
+pub mod eviction;
 mod fixture;
 pub mod holds;
 pub mod moves;
@@ -96,9 +97,9 @@ macro_rules! promises {
             holds::keys_of_a_hold_are_released_one_by_one,
             holds::nothing_hit_is_nothing_held,
             holds::an_unknown_hold_is_released_without_harm,
-            holds::a_hold_keeps_from_eviction,
-            holds::capacity_is_kept_and_the_newest_stays,
-            holds::a_chunk_larger_than_the_tier_is_shed,
+            eviction::a_hold_keeps_from_eviction,
+            eviction::capacity_is_kept_and_the_newest_stays,
+            eviction::a_chunk_larger_than_the_tier_is_shed,
             time::a_deadline_in_the_past_is_a_timeout_at_once,
             time::dropped_tickets_lose_no_memory,
             time::cancel_is_answered,

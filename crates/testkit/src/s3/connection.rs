@@ -7,15 +7,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::fault::Fault;
+use super::fault::{CLOG, Fault};
 use super::server::{ServerState, lock};
 use super::wire::{Response, WireRequest};
 
 /// How long what was written has to get away before the connection is reset.
 const FLUSH: Duration = Duration::from_millis(20);
-
-/// How long a clogged connection is held.
-pub(super) const CLOG: Duration = Duration::from_secs(50);
 
 /// Takes nothing, until the client goes away.
 fn hold(socket: &TcpStream) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! How buckets are made.
 
-use super::store::ObjectStore;
+use super::object_store::ObjectStore;
 use super::wire::Response;
 use super::xml::texts;
 

@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+/// How long a clogged connection is held.
+pub(super) const CLOG: Duration = Duration::from_secs(50);
+
 /// What goes wrong with one request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -15,8 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::connection::CLOG;
-use super::fault::Fault;
+use super::fault::{CLOG, Fault};
 use super::server::ServerState;
 use super::wire::{Response, WireRequest};
 

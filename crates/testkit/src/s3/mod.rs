@@ -12,10 +12,11 @@ mod fault;
 #[cfg(feature = "http2")]
 mod http2;
 mod multipart;
+mod object_store;
 mod operations;
 mod server;
 mod sigv4;
-mod store;
+mod upload_request;
 mod wire;
 mod xml;
 

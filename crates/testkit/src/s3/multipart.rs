@@ -1,6 +1,6 @@
 use super::calendar;
-use super::operations::{kept_headers, sum_is_wrong};
-use super::store::{ObjectStore, Pending, StoredObject};
+use super::object_store::{ObjectStore, Pending, StoredObject};
+use super::upload_request::{kept_headers, sum_is_wrong};
 use super::wire::{Response, WireRequest};
 use super::xml;
 

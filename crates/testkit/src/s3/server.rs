@@ -6,7 +6,7 @@ use std::thread;
 
 use super::express::Sessions;
 use super::fault::Rule;
-use super::store::{ObjectStore, Pending};
+use super::object_store::{ObjectStore, Pending};
 
 /// The server's settings; the defaults are those of a strict S3.
 #[derive(Clone, Debug)]
