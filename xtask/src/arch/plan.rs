@@ -81,7 +81,6 @@ pub const CYCLES: &[Cycle] = &[
         files: 6,
         reason: "streams, kernels and cuFile are one simulated device",
     },
-    Cycle { member: "gds", files: 3, reason: "the mover's ways to load fall back on each other" },
     Cycle {
         member: "kvtier",
         files: 12,

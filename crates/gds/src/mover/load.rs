@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvtier_core::{Error, Ticket, ticket};
-use kvtier_disk::{Part, Sums, Watch};
+use kvtier_core::{Error, Ticket};
+use kvtier_disk::Part;
 use kvtier_mem::Lease;
 use kvtier_uring::{Engine, Finished, Job};
 
@@ -19,24 +19,11 @@ use super::MoverInner;
 use super::completion::TransferCompletion;
 use super::counters::add;
 use super::cufile_load::CufileProgress;
-use super::engine_jobs::{HostReads, io_error, take_host_parts};
 use super::executor::GpuExecutor;
+use super::gpu_load::{CopyPiece, GpuLoad, PAGE, Verifiers};
+use super::host_reads::{HostReads, take_host_parts};
+use super::io_jobs::{io_error, submit};
 use super::pinned_memory::PinnedMemory;
-
-/// The alignment of direct I/O.
-pub const PAGE: u64 = 4096;
-
-/// A range of one part that is read by one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyPiece {
-    /// Index of the part.
-    pub part: usize,
-    /// Offset in the file.
-    pub at: u64,
-    /// Offset in the part.
-    pub offset: usize,
-    pub len: usize,
-}
 
 /// A piece that is read into a pinned buffer.
 struct PieceRead {
@@ -44,22 +31,6 @@ struct PieceRead {
     /// Offset of the piece in the buffer, since whole pages are read.
     skip: usize,
     read: Ticket<Result<Finished, Error>>,
-}
-
-/// Verify what arrives: by the bytes, or by checksums that the GPU computed.
-pub struct Verifiers {
-    pub bytes: Option<Watch>,
-    pub checksums: Option<Sums>,
-}
-
-/// A load of the GPU parts of a transfer.
-pub struct GpuLoad<'a> {
-    pub inner: &'a MoverInner,
-    pub executor: &'a GpuExecutor,
-    pub file: &'a Arc<OwnedFd>,
-    /// The parts; `None` for those in host memory.
-    pub parts: Vec<Option<Part>>,
-    pub verifiers: Verifiers,
 }
 
 /// The outcome of a load.
@@ -218,14 +189,6 @@ fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: CopyPiece, into: Lease) -> 
     let job =
         Job::read(Arc::clone(file)).with_part(kvtier_uring::Part::Read { at: start, into, len });
     PieceRead { piece, skip, read: submit(engine, job) }
-}
-
-/// Submits a job. The ticket resolves when it has finished.
-pub fn submit(engine: &Engine, job: Job) -> Ticket<Result<Finished, Error>> {
-    let (completer, ticket) = ticket();
-    // A refused job drops the completer, and the ticket resolves to an error.
-    let _ = engine.submit(job, move |finished| completer.complete(Ok(finished)));
-    ticket
 }
 
 /// The event that must pass before the memory of a part is accessed.

@@ -1,14 +1,14 @@
-//! Reads the host parts of a load through the I/O engine, and converts transfers to engine jobs.
+//! Reads the parts of a load in host memory through the I/O engine.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kvtier_core::{Error as CoreError, Ticket};
-use kvtier_disk::{Part, Transfer};
-use kvtier_uring::{Engine, Error, ErrorKind, Finished, Job};
+use kvtier_core::{Error, Ticket};
+use kvtier_disk::Part;
+use kvtier_uring::{Engine, Finished, Job};
 
-use super::load::submit;
+use super::io_jobs::{from_engine_part, io_error, submit, to_engine_part};
 
 /// A part of a transfer into host memory, with its index.
 pub struct HostPart {
@@ -19,7 +19,7 @@ pub struct HostPart {
 /// The reads of host parts, in flight.
 pub struct HostReads {
     at: Vec<usize>,
-    read: Option<Ticket<Result<Finished, CoreError>>>,
+    read: Option<Ticket<Result<Finished, Error>>>,
 }
 
 /// Takes the parts for host memory.
@@ -55,47 +55,5 @@ impl HostReads {
             parts[at] = Some(from_engine_part(part));
         }
         result.map_err(io_error)
-    }
-}
-
-/// Converts a transfer with host memory only.
-pub fn to_job(transfer: Transfer) -> Job {
-    let reads = matches!(transfer.parts.first(), Some(Part::Read { .. }));
-    let mut job = if reads { Job::read(transfer.file) } else { Job::write(transfer.file) };
-    job.parts = transfer.parts.into_iter().map(to_engine_part).collect();
-    job.watch = transfer.watch;
-    job
-}
-
-/// Converts a job back to its transfer.
-pub fn to_transfer(job: Job) -> Transfer {
-    Transfer {
-        file: job.file,
-        parts: job.parts.into_iter().map(from_engine_part).collect(),
-        watch: job.watch,
-        sums: None,
-    }
-}
-
-fn to_engine_part(part: Part) -> kvtier_uring::Part {
-    match part {
-        Part::Read { at, into, len } => kvtier_uring::Part::Read { at, into, len },
-        Part::Write { at, from } => kvtier_uring::Part::Write { at, len: from.len(), from },
-    }
-}
-
-fn from_engine_part(part: kvtier_uring::Part) -> Part {
-    match part {
-        kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
-        kvtier_uring::Part::Write { at, from, .. } => Part::Write { at, from },
-    }
-}
-
-pub fn io_error(e: Error) -> io::Error {
-    match (e.kind(), e.raw_os_error()) {
-        // Lets the disk tier distinguish a truncated file from a fault of the device.
-        (ErrorKind::ShortRead { .. }, _) => io::Error::new(io::ErrorKind::UnexpectedEof, e),
-        (_, Some(code)) => io::Error::from_raw_os_error(code),
-        _ => io::Error::other(e),
     }
 }
