@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::report::REPORT;
-use crate::{cuda, cufile, faults, memory, modules, streams};
+use crate::report_path::REPORT;
+use crate::{contexts, faults, kernels, libcufile, memory, streams};
 
 /// Names the test that the child runs.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -64,7 +64,7 @@ impl Fakes {
 
     /// The number of devices.
     pub fn devices(self, count: usize) -> Self {
-        self.with(cuda::DEVICES, count.to_string())
+        self.with(contexts::DEVICES, count.to_string())
     }
 
     /// The bytes of a device.
@@ -74,17 +74,17 @@ impl Fakes {
 
     /// The most bytes that can be registered with cuFile.
     pub fn bar1(self, bytes: usize) -> Self {
-        self.with(cufile::BAR1, bytes.to_string())
+        self.with(libcufile::BAR1, bytes.to_string())
     }
 
     /// cuFile in compatibility mode.
     pub fn compat(self) -> Self {
-        self.with(cufile::TARGETS, "0".to_owned())
+        self.with(libcufile::TARGETS, "0".to_owned())
     }
 
     /// Makes kernels write wrong words.
     pub fn wrong_kernels(self) -> Self {
-        self.with(modules::WRONG, "1".to_owned())
+        self.with(kernels::WRONG, "1".to_owned())
     }
 
     /// The duration of each step of a stream.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::report::REPORT;
+use crate::report_path::REPORT;
 
 /// Exists beside the report while streams are held.
 const HOLD_FILE: &str = "hold";

@@ -8,18 +8,20 @@
 //! [`Fakes::fail`] makes calls fail. [`Report`] counts calls and leaks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod capture;
 mod child;
-mod cuda;
-mod cuda_for_cufile;
-mod cufile;
+mod contexts;
+mod cuda_error;
+mod cufile_state;
 mod events;
 mod faults;
 mod held_streams;
+mod kernels;
+mod libcuda;
+mod libcufile;
 mod memory;
-mod modules;
 mod ptx;
 mod report;
+mod report_path;
 mod streams;
 
 pub use child::{Fakes, Report};

@@ -3,10 +3,8 @@
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::{cuda, cufile, events, faults, memory, modules, streams};
-
-/// The path of the report.
-pub const REPORT: &str = "FAKEGPU_REPORT";
+use crate::report_path::REPORT;
+use crate::{contexts, cufile_state, events, faults, kernels, memory, streams};
 
 /// The longest wait for threads that are releasing resources at the end of the process.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,15 +23,15 @@ extern "C" fn write() {
     settle();
     let leaks = memory::leaks();
     let mut lines = vec![
-        format!("leaked contexts {}", cuda::contexts()),
+        format!("leaked contexts {}", contexts::contexts()),
         format!("leaked device_bytes {}", leaks.device_bytes),
         format!("leaked pinned {}", leaks.pinned),
         format!("leaked streams {}", streams::count()),
         format!("leaked events {}", events::count()),
         format!("counted pageable_bytes {}", leaks.pageable_bytes),
     ];
-    lines.extend(modules::lines());
-    lines.extend(cufile::lines());
+    lines.extend(kernels::lines());
+    lines.extend(cufile_state::lines());
     lines.extend(faults::calls().iter().map(|(symbol, calls)| format!("calls {symbol} {calls}")));
     let _ = std::fs::write(path, lines.join("\n"));
 }
@@ -44,7 +42,7 @@ fn settle() {
     let end = Instant::now() + SETTLE_TIMEOUT;
     let has_leaks = || {
         let leaks = memory::leaks();
-        leaks.device_bytes + leaks.pinned + events::count() + cuda::contexts() > 0
+        leaks.device_bytes + leaks.pinned + events::count() + contexts::contexts() > 0
     };
     while has_leaks() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));

@@ -3,12 +3,13 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{
-    CONTEXT, CURRENT, INVALID, INVALID_CONTEXT, INVALID_DEVICE, NOT_SUPPORTED, OK, OUT_OF_MEMORY,
-    devices, with, write_result,
+use super::streams::with;
+use crate::contexts::{CONTEXT, CURRENT, devices};
+use crate::cuda_error::{
+    INVALID, INVALID_CONTEXT, INVALID_DEVICE, NOT_SUPPORTED, OK, OUT_OF_MEMORY, write_result,
 };
 use crate::streams::Step;
-use crate::{cuda, memory, streams};
+use crate::{contexts, memory, streams};
 
 /// Attributes of a device of compute capability 9.0.
 const MAJOR: c_int = 75;
@@ -95,7 +96,7 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> c
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease(device: c_int) -> c_int {
-    cuda::release(device)
+    contexts::release(device)
 }
 
 #[unsafe(no_mangle)]
@@ -106,7 +107,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 ) -> c_int {
     // SAFETY: as CUDA requires of the caller.
     unsafe {
-        write_result(flags, 0).max(write_result(active, c_int::from(cuda::is_retained(device))))
+        write_result(flags, 0).max(write_result(active, c_int::from(contexts::is_retained(device))))
     }
 }
 

@@ -1,10 +1,9 @@
 //! The functions of `libcufile.so.0` that this workspace calls.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::cufile_state::{File, state};
 use crate::faults::{Fault, code, fault, number};
 use crate::memory;
 use crate::report::at_exit;
@@ -84,60 +83,6 @@ struct Properties {
     pinned_max_kib: c_uint,
     batch_max: c_uint,
     batch_timeout_ms: c_uint,
-}
-
-/// A registered file.
-#[derive(Clone, Copy)]
-struct File {
-    fd: c_int,
-    inode: (u64, u64),
-}
-
-#[derive(Default)]
-struct State {
-    opened: i64,
-    next: usize,
-    files: BTreeMap<usize, File>,
-    buffers: BTreeMap<usize, usize>,
-    counts: Counts,
-}
-
-#[derive(Default)]
-struct Counts {
-    read_bytes: u64,
-    written_bytes: u64,
-    unaligned: u64,
-    unregistered: u64,
-    /// Uses of a file after its descriptor was closed or reused.
-    stale: u64,
-}
-
-static STATE: Mutex<State> = Mutex::new(State {
-    opened: 0,
-    next: 0xf000,
-    files: BTreeMap::new(),
-    buffers: BTreeMap::new(),
-    counts: Counts { read_bytes: 0, written_bytes: 0, unaligned: 0, unregistered: 0, stale: 0 },
-});
-
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The lines of the report about cuFile.
-pub fn lines() -> Vec<String> {
-    let state = state();
-    let counts = &state.counts;
-    vec![
-        format!("leaked handles {}", state.files.len()),
-        format!("leaked buffers {}", state.buffers.len()),
-        format!("counted opened {}", state.opened),
-        format!("counted read_bytes {}", counts.read_bytes),
-        format!("counted written_bytes {}", counts.written_bytes),
-        format!("counted unaligned {}", counts.unaligned),
-        format!("counted unregistered {}", counts.unregistered),
-        format!("counted stale {}", counts.stale),
-    ]
 }
 
 #[unsafe(no_mangle)]
@@ -224,7 +169,7 @@ unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -
     if flags & libc::O_DIRECT == 0 {
         return status(DIO_NOT_SET);
     }
-    if !crate::cuda::has_context() {
+    if !crate::contexts::has_context() {
         return status(NO_CONTEXT);
     }
     let mut state = state();
@@ -259,7 +204,7 @@ extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Status 
     if at == 0 || len == 0 {
         return status(INVALID_VALUE);
     }
-    if !crate::cuda::has_context() {
+    if !crate::contexts::has_context() {
         return status(NO_CONTEXT);
     }
     let mut state = state();
@@ -316,7 +261,7 @@ fn transfer(fault: Option<Fault>, handle: usize, range: &Range, writes: bool) ->
         state().counts.stale += 1;
         return fail(libc::EBADF);
     }
-    if !crate::cuda::has_context() {
+    if !crate::contexts::has_context() {
         return -(CUDA_CONTEXT_MISMATCH as isize);
     }
     let (Ok(at), Ok(_)) = (usize::try_from(at), usize::try_from(file_at)) else {

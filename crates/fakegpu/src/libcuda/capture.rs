@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::{INVALID, OK, write_result};
+use crate::cuda_error::{INVALID, OK, write_result};
 
 /// The mode in which unsafe calls are allowed.
 const RELAXED: c_uint = 2;

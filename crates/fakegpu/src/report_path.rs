@@ -1,0 +1,2 @@
+/// The path of the report.
+pub const REPORT: &str = "FAKEGPU_REPORT";
