@@ -96,7 +96,7 @@ pub mod fuzzing {
     pub fn xml(bytes: &[u8]) {
         crate::xml::ErrorDocument::of(bytes);
         crate::ops::fuzz_answers(bytes);
-        crate::probe::fuzz_settings(bytes);
+        crate::ops::fuzz_settings(bytes);
         crate::creds::identity::fuzz_session(bytes);
     }
 

@@ -7,7 +7,7 @@ mod env;
 pub(crate) mod identity;
 mod profile;
 mod refusal_backoff;
-mod source;
+mod static_sources;
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +25,7 @@ use crate::time_formats::Stamp;
 pub use aws_sdk_chain::{AwsChain, ChainConfig, discover};
 pub use env::from_env;
 pub use profile::from_profile;
-pub use source::{Source, find, locate};
+pub use static_sources::{Source, find, locate};
 
 /// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped
 /// when the last one drops.

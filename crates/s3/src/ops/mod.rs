@@ -1,6 +1,8 @@
 //! The operations on a bucket and its objects.
 
+pub mod ask_store;
 mod bucket;
+mod bucket_settings;
 mod concurrent;
 mod delete;
 mod get;
@@ -14,6 +16,9 @@ mod put;
 mod put_get_bytes;
 mod ranges;
 
+#[cfg(any(fuzzing, clippy))]
+pub use bucket_settings::fuzz_settings;
+pub use bucket_settings::{Lifecycle, Rule, Setting, Settings};
 pub use concurrent::try_for_each_concurrent;
 pub use delete::DeleteError;
 pub use get::Get;

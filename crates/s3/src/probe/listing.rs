@@ -2,6 +2,7 @@ use super::Asker;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::List;
+use crate::ops::ask_store::is_refusal;
 
 /// The objects of this part, in order.
 pub const KEYS: [&str; 4] = ["l/1", "l/2 +%é", "l/3", "l/m/4"];
@@ -104,7 +105,7 @@ impl Asker<'_> {
 /// A refusal is an answer: no.
 fn answer(asked: Result<bool>) -> Result<bool> {
     match asked {
-        Err(e) if super::is_refusal(&e) => Ok(false),
+        Err(e) if is_refusal(&e) => Ok(false),
         other => other,
     }
 }

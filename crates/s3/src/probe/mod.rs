@@ -1,29 +1,22 @@
 //! Probes what a store supports. A profile has the usual features of a provider; a probe tests
 //! those of one store.
 
-mod bucket_settings;
 mod checksums;
 mod listing;
 
-use std::sync::Arc;
-
 use crate::attempt::CollectedResponse;
-use crate::client::{Client, Inner};
+use crate::client::Client;
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops::ask_store::{ANSWER_BYTES_MAX, answered, is_refusal};
 use crate::request::{Payload, Request};
 use crate::retry::RequestKind;
-use crate::retry::RetryState;
-
-#[cfg(any(fuzzing, clippy))]
-pub use bucket_settings::fuzz_settings;
 
 pub use crate::http::{Connection, Secured};
-pub use bucket_settings::{Lifecycle, Rule, Setting, Settings};
+pub use crate::ops::{Lifecycle, Rule, Setting, Settings};
 pub use checksums::Sum;
 pub use listing::Listing;
 
-const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The length of a probe's objects in bytes.
 const BYTES: usize = 4096;
 
@@ -165,36 +158,6 @@ impl Asker<'_> {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),
             Err(e) => Err(e),
-        }
-    }
-}
-
-/// Whether the store says that it will not do this at all.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid | ErrorKind::Conflict)
-        && error.status().is_some_and(|status| status != 404)
-}
-
-async fn answered(
-    inner: &Arc<Inner>,
-    request: &Request<'_>,
-    bytes_max: usize,
-) -> Result<CollectedResponse> {
-    request.check()?;
-    let mut retries = RetryState::new(inner, request.kind());
-    loop {
-        match retries.attempt(request, bytes_max).await {
-            Ok(answer) => {
-                retries.succeeded();
-                return Ok(answer);
-            }
-            Err(failure)
-                if failure.error.kind() == ErrorKind::Corrupt
-                    && failure.error.status().is_some() =>
-            {
-                return Err(failure.error);
-            }
-            Err(failure) => retries.on_failure(failure).await?,
         }
     }
 }
