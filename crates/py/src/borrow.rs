@@ -1,4 +1,4 @@
-//! Tracks the buffers that a batch borrows from Python until the medium is done with them.
+//! Borrows the buffers of a batch from Python, and tracks them until the medium is done with them.
 //!
 //! A tier answers at the deadline of a batch, but an operation in the kernel may use the memory for
 //! longer. In Rust the missing lease in the answer shows that. A Python caller still has the buffer
@@ -22,6 +22,8 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{Expire, Timekeeper};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
 
 /// The buffers of one batch.
 #[derive(Clone, Debug, Default)]
@@ -181,4 +183,52 @@ fn is_free(ranges: &BTreeMap<usize, usize>, start: usize, end: usize) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Borrows the memory of one batch.
+#[derive(Debug)]
+pub struct Borrower<'a> {
+    borrow: BatchBorrow,
+    targets: &'a Arc<LoadTargets>,
+}
+
+impl<'a> Borrower<'a> {
+    /// A borrower of one batch, and what tracks its buffers.
+    pub fn new(targets: &'a Arc<LoadTargets>) -> Self {
+        Borrower { borrow: BatchBorrow::default(), targets }
+    }
+
+    /// What tracks the buffers borrowed.
+    pub fn into_borrow(self) -> BatchBorrow {
+        self.borrow
+    }
+
+    /// Borrows `bytes` bytes at an address.
+    ///
+    /// # Errors
+    /// `ValueError` while a load writes into them: the result of one of the two batches would
+    /// describe bytes of the other.
+    pub fn range(&self, address: usize, bytes: usize, write: bool) -> PyResult<BorrowedRange> {
+        self.free_range(address, bytes, write).map_err(PyValueError::new_err)
+    }
+
+    /// As [`range`](Self::range), for threads without the GIL.
+    ///
+    /// # Errors
+    /// The same reason.
+    pub fn free_range(
+        &self,
+        address: usize,
+        bytes: usize,
+        write: bool,
+    ) -> Result<BorrowedRange, &'static str> {
+        let range = if write {
+            self.borrow.write(self.targets, address, bytes)
+        } else {
+            self.targets.is_free(address, bytes).then(|| self.borrow.read())
+        };
+        range.ok_or(
+            "another load is writing into this memory; wait for its end, or pass other memory",
+        )
+    }
 }

@@ -9,15 +9,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::borrow::Borrower;
 use crate::borrow::{BatchBorrow, BorrowedRange, LoadTargets};
-use crate::borrower::Borrower;
 use crate::device;
 use crate::region::Range;
-use crate::returned;
+use crate::release_later;
 
 /// Releases the buffers and GPU objects that tiers are done with.
 pub fn release_returned(py: Python<'_>) {
-    returned::release(py);
+    release_later::release(py);
     device::release_returned(py);
 }
 
@@ -82,7 +82,7 @@ impl AsMut<[u8]> for HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        self.buffer.take().into_iter().for_each(returned::release_later);
+        self.buffer.take().into_iter().for_each(release_later::release_later);
     }
 }
 

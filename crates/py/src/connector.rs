@@ -10,14 +10,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::completion::Completion;
-use crate::config::{self, OpenOptions};
-use crate::handle::StoreHandle;
-use crate::name::KeyName;
+use crate::completion_queue::Completion;
+use crate::key_name::KeyName;
+use crate::open::{self, OpenOptions};
 use crate::ops::LoadOptions;
 use crate::result::BatchResult;
 use crate::store::Store;
-use crate::submission::SubmissionQueue;
+use crate::store_handle::StoreHandle;
+use crate::submission_queue::SubmissionQueue;
 use crate::{buffer, log};
 
 /// The most errors that are logged per second; further ones are counted.
@@ -58,7 +58,7 @@ impl Connector {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let options = config::options(settings)?;
+        let options = open::options(settings)?;
         if options.mode == Some(LmcacheMode::InProcess) {
             return Err(PyValueError::new_err(
                 "engine_keys = True: a Connector takes keys of LMCache's multi-process mode alone; leave engine_keys out, or use a Store",
@@ -67,7 +67,7 @@ impl Connector {
         // A metrics port in use must not disable a plugin of LMCache.
         let options =
             OpenOptions { mode: Some(LmcacheMode::MultiProcess), needs_metrics: false, ..options };
-        let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
+        let store = open::open(source.py(), &open::TierSource::from_dict(source)?, &options)?;
         Ok(Connector {
             queue: SubmissionQueue::new(StoreHandle::new(Arc::new(store)))?,
             log_limit: Mutex::new(LogLimit { since: Instant::now(), lines: 0, suppressed: 0 }),

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::borrow::BorrowedRange;
-use crate::borrower::Borrower;
+use crate::borrow::Borrower;
 
 /// Objects that a tier is done with; see `buffer::RETURNED`.
 static RETURNED: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());

@@ -2,33 +2,33 @@
 //!
 //! `Connector` is the client that LMCache's `native_plugin` loads. `Tiers` and `Queue` are the base
 //! of the package's own Python classes. Batches of saves, loads, lookups and removes go through a
-//! queue without waiting (`submission`, `completion`), or through a call that waits (`wait`). Memory
+//! queue without waiting (`submission_queue`, `completion_queue`), or through a call that waits (`wait`). Memory
 //! is exchanged by Python's buffer protocol, without a copy (`buffer`, `device`, `borrow`), or
 //! registered once and named by ranges (`region`). `EngineTiers` is the base of the adapters that
 //! run inside an inference engine (`engine`).
 
 mod borrow;
-mod borrower;
 mod buffer;
-mod completion;
-mod config;
+mod completion_queue;
 mod connector;
 mod device;
 mod engine;
 mod gil;
-mod handle;
 mod holds;
+mod key_name;
 mod listing;
 mod log;
-mod name;
+mod open;
 mod ops;
+mod py_queue;
+mod py_tiers;
 mod region;
+mod release_later;
 mod result;
-mod returned;
 mod shape;
 mod store;
-mod submission;
-mod tiers;
+mod store_handle;
+mod submission_queue;
 mod wait;
 
 use pyo3::prelude::*;
@@ -43,8 +43,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .import("atexit")?
         .call_method1("register", (wrap_pyfunction!(gil::finalizing, module)?,))?;
     module.add_class::<connector::Connector>()?;
-    module.add_class::<tiers::Tiers>()?;
-    module.add_class::<tiers::Queue>()?;
+    module.add_class::<py_tiers::Tiers>()?;
+    module.add_class::<py_queue::Queue>()?;
     module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;
     #[cfg(feature = "lock-clock")]
     module.add_function(wrap_pyfunction!(gil::seconds_without_gil, module)?)?;

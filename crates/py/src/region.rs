@@ -16,8 +16,8 @@ use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
 use crate::borrow::BorrowedRange;
-use crate::borrower::Borrower;
-use crate::returned;
+use crate::borrow::Borrower;
+use crate::release_later;
 
 /// Contiguous memory that Python keeps at its address.
 pub struct Exported {
@@ -41,7 +41,7 @@ impl fmt::Debug for Exported {
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        self.buffer.take().into_iter().for_each(returned::release_later);
+        self.buffer.take().into_iter().for_each(release_later::release_later);
     }
 }
 
@@ -219,7 +219,7 @@ impl Region {
     // Batches in flight keep the export: it ends with the last of them, in a later call.
     fn release(&self, py: Python<'_>) {
         drop(self.lock().take());
-        returned::release(py);
+        release_later::release(py);
     }
 }
 

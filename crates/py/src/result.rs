@@ -1,6 +1,6 @@
 //! The result of a batch.
 
-use kvtier::core::{Error, ErrorKind};
+use kvtier::core::{Error, ErrorKind, Mode};
 
 /// The answer for a key without one: a miss or a failure.
 pub const NO_ANSWER: i64 = -1;
@@ -98,4 +98,16 @@ pub fn error_chain(e: &Error) -> String {
         source = e.source();
     }
     text
+}
+
+/// A [`BatchResult`] for Python: kind and text of the first error, and one answer per key.
+pub type PyBatchResult = (Option<(String, String)>, Vec<i64>);
+/// The mode of a lookup.
+pub fn lookup_mode(prefix: bool) -> Mode {
+    if prefix { Mode::Prefix } else { Mode::Each }
+}
+
+/// The result for Python.
+pub fn to_python(result: BatchResult) -> PyBatchResult {
+    (result.error.map(|error| (format!("{:?}", error.kind), error.text)), result.answers)
 }

@@ -12,7 +12,7 @@ use kvtier::metrics::MetricsServer;
 
 use crate::borrow::{LoadTargets, ReturnTimer};
 use crate::holds::{Holds, ReleasedKeys};
-use crate::name::KeyName;
+use crate::key_name::KeyName;
 use crate::shape::ShapeSource;
 
 /// The most namespaces that are cached; those of further salts are created for each batch.

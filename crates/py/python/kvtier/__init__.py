@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from . import _log, _native, _plugin_config, errors
+from . import _log, _native, _lmcache_adapter_config, errors
 from ._native import __version__
 from ._shapes import Shape
 from ._status import Status, TierStatus, Usage
@@ -54,7 +54,7 @@ class Connector(_native.Connector):
         timeout_seconds: float = 30.0,
         metrics: Optional[str] = None,
     ) -> "Connector":
-        _plugin_config.refuse_two_capacities(_plugin_config.from_frame(sys._getframe().f_back))
+        _lmcache_adapter_config.refuse_two_capacities(_lmcache_adapter_config.from_frame(sys._getframe().f_back))
         if "lmcache" in sys.modules:
             _log.follow_lmcache()
         source = {"tiers": tiers, "config": config}

@@ -22,7 +22,7 @@ use kvtier::core::{
 };
 use kvtier::{Lease, View};
 
-use super::join::join_all;
+use super::join_all::join_all;
 use crate::borrow::BatchBorrow;
 use crate::ops::shed_error;
 use crate::result::{BatchError, BatchResult};

@@ -8,17 +8,20 @@
 //!   in the background.
 //! - [`jobs`]: saves and loads of a whole job between the region and the tiers.
 //! - [`submitter`]: the thread that names and submits the chunks of jobs.
-//! - [`events`]: what was stored and removed, in the engine's own names.
-//! - [`work`]: what a job needs on that thread.
-//! - [`tiers`]: the Python class over all of them.
+//! - [`chunk_events`]: what was stored and removed, in the engine's own names.
+//! - [`start_job`]: names the chunks of a job and starts it, on that thread.
+//! - [`shared_state`]: what the class shares with its jobs.
+//! - [`py_engine_tiers`]: the Python class over all of them.
 
-mod events;
+mod chunk_events;
+mod job_args;
 mod jobs;
-mod join;
+mod join_all;
 mod keys;
 mod lookups;
+mod py_engine_tiers;
+mod shared_state;
+mod start_job;
 mod submitter;
-mod tiers;
-mod work;
 
-pub use tiers::{EngineRequest, EngineTiers};
+pub use py_engine_tiers::{EngineRequest, EngineTiers};

@@ -14,7 +14,7 @@ from unittest import mock
 
 import torch
 from gds import CHUNK_BYTES, PLACE, Gds, all_of, files, header_of, theirs
-from kvtier.lmcache import _hashes, _objects
+from kvtier.lmcache import _hash_check, _objects
 from test_remote import CHUNK, HEAD, HEADS, of_tokens
 
 # The path of the stand-in for the driver's library.
@@ -280,7 +280,7 @@ class Hashes(Gds):
             os.environ.pop("PYTHONHASHSEED", None)
 
     def why(self, algorithm):
-        return _hashes.unstable(mock.Mock(pre_caching_hash_algorithm=algorithm))
+        return _hash_check.unstable(mock.Mock(pre_caching_hash_algorithm=algorithm))
 
     def test_without_a_seed_the_plugin_logs_that_nothing_will_be_found(self):
         self.vllm("init_none_hash", "resolve_none_hash_seed")

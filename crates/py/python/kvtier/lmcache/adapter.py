@@ -13,7 +13,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.memory_management import MemoryObj
 
-from .. import _log, _native, _plugin_config
+from .. import _log, _native, _lmcache_adapter_config
 
 _log.follow_lmcache()
 
@@ -49,7 +49,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     """Stores, looks up and loads chunks over tiers. It has no thread: the tiers' threads signal the three descriptors."""
 
     def __init__(self, config: KvtierL2AdapterConfig, l1_memory_desc: Optional[L1MemoryDesc] = None) -> None:
-        _plugin_config.refuse_global_eviction(_plugin_config.from_frame(sys._getframe().f_back))
+        _lmcache_adapter_config.refuse_global_eviction(_lmcache_adapter_config.from_frame(sys._getframe().f_back))
         # No capacity for the base class: it counts only what this process stores, and LMCache would evict by that number.
         super().__init__(max_capacity_bytes=0)
         params = config.params

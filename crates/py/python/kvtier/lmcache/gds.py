@@ -18,7 +18,7 @@ from .. import _log, _native, errors
 from .._aio import AsyncQueue
 from .._log import logger
 from .._shapes import Shape
-from . import _gds_settings, _hashes
+from . import _gds_settings, _hash_check
 from ._objects import groups, keep, memory, shape
 from ._references import MaybeObjs, Saves, Saving, allocated, release, released_unless_done
 
@@ -89,7 +89,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             needs_metrics=False,
         )
         _log.opened(self)
-        _hashes.warn(config)
+        _hash_check.warn(config)
         self._save_from = _gds_settings.save_from(config, name)
         self._queue: Optional[AsyncQueue] = None
         self._saves = Saves()

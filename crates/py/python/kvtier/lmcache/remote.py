@@ -18,7 +18,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from .. import _log, _native, errors
 from .._aio import AsyncQueue
 from .._log import logger
-from . import _extra_config, _hashes
+from . import _extra_config, _hash_check
 from ._references import MaybeObjs, release, released_unless_done
 
 _log.follow_lmcache()
@@ -89,7 +89,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 needs_metrics=False,
             )
             _log.opened(self)
-        _hashes.warn(config)
+        _hash_check.warn(config)
         self._queue: Optional[AsyncQueue] = None
 
     async def exists(self, key: CacheEngineKey) -> bool:

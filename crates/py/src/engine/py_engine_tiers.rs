@@ -12,20 +12,22 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::events::EventLog;
+use super::chunk_events::EventLog;
+use super::job_args::{ChunkName, JobArgs};
 use super::jobs::JobEnd;
 use super::keys::{EngineKey, Identity, KeySpace};
 use super::lookups::{Answer, Asker, Counts};
+use super::shared_state::{RequestState, State};
+use super::start_job::JobWork;
 use super::submitter::Submitter;
-use super::work::{ChunkName, JobArgs, JobWork, RequestState, State};
 use crate::buffer;
-use crate::completion::CompletionQueue;
-use crate::config;
+use crate::completion_queue::CompletionQueue;
 use crate::gil::{DropWithoutGil, without_gil};
-use crate::handle::StoreHandle;
+use crate::open;
+use crate::py_tiers::Tiers;
 use crate::region::Region;
 use crate::store::Store;
-use crate::tiers::Tiers;
+use crate::store_handle::StoreHandle;
 
 /// How often `drain` checks whether all jobs ended.
 const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
@@ -68,8 +70,8 @@ impl EngineTiers {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let options = config::options(settings)?.for_engine();
-        let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
+        let options = open::options(settings)?.for_engine();
+        let store = open::open(source.py(), &open::TierSource::from_dict(source)?, &options)?;
         let store = Arc::new(store);
         let jobs = CompletionQueue::new()
             .map_err(|e| PyOSError::new_err(format!("cannot create an event descriptor: {e}")))?;
@@ -238,8 +240,9 @@ impl EngineTiers {
         let events = self.open().ok().and_then(|open| open.state().events.clone());
         let Some(events) = events else { return (Vec::new(), 0) };
         let (events, dropped) = py.detach(|| events.take());
-        let to_python =
-            |event: super::events::ChunkEvent| (event.is_removed, PyBytes::new(py, &event.name));
+        let to_python = |event: super::chunk_events::ChunkEvent| {
+            (event.is_removed, PyBytes::new(py, &event.name))
+        };
         (events.into_iter().map(to_python).collect(), dropped)
     }
 

@@ -1,4 +1,4 @@
-//! Open tiers for the package's own Python code: calls that wait, queues, status and usage.
+//! The Python class `Tiers`: calls that wait, status and usage.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -7,30 +7,26 @@ use std::sync::Arc;
 
 use kvtier::Arena;
 use kvtier::config::LmcacheMode;
-use kvtier::core::{Mode, Place};
+use kvtier::core::Place;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::borrower::Borrower;
+use crate::borrow::Borrower;
 use crate::buffer::{self, BorrowedMemory};
-use crate::completion::Completion;
-use crate::config;
 use crate::gil::without_gil;
-use crate::handle::StoreHandle;
+use crate::key_name::KeyName;
 use crate::listing::Listing;
-use crate::name::KeyName;
+use crate::open;
 use crate::ops::LoadOptions;
-use crate::result::{BatchResult, error_chain};
+use crate::py_queue::Queue;
+use crate::result::{BatchResult, PyBatchResult, error_chain, lookup_mode, to_python};
 use crate::shape::PyShape;
 use crate::store::{ParsedKey, Store};
-use crate::submission::SubmissionQueue;
+use crate::store_handle::StoreHandle;
+use crate::submission_queue::SubmissionQueue;
 use crate::wait::{wait, wait_for_buffers};
 
-/// A [`BatchResult`] for Python: kind and text of the first error, and one answer per key.
-type PyBatchResult = (Option<(String, String)>, Vec<i64>);
-/// A [`Completion`] for Python: id, first error, and one answer per key.
-type PyCompletion = (u64, Option<(String, String)>, Vec<i64>);
 /// Bytes used, the cap in bytes, the number of chunks; and name, bytes and chunks of each tenant.
 type PyUsage = (Option<u64>, Option<u64>, u64, Vec<(String, u64, u64)>);
 
@@ -57,15 +53,15 @@ impl Tiers {
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let options = config::options(settings)?;
-        let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
+        let options = open::options(settings)?;
+        let store = open::open(source.py(), &open::TierSource::from_dict(source)?, &options)?;
         Ok(Tiers(StoreHandle::new(Arc::new(store))))
     }
 
     /// A new queue, with an event descriptor of its own.
     fn queue(&self) -> PyResult<Queue> {
         self.0.check()?;
-        Ok(Queue(SubmissionQueue::new(self.0.share())?))
+        Ok(Queue::new(SubmissionQueue::new(self.0.share())?))
     }
 
     /// Saves each buffer under its key; `shape` is that of each chunk, for layouts that store it.
@@ -106,7 +102,7 @@ impl Tiers {
     ) -> PyResult<PyBatchResult> {
         self.0.check()?;
         let keys = self.parse_keys(py, keys);
-        wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(to_python)
+        wait(py, self.0.store().lookup(keys, lookup_mode(prefix), hold)).map(to_python)
     }
 
     fn remove(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<PyBatchResult> {
@@ -264,104 +260,4 @@ impl Tiers {
         };
         wait_for_buffers(py, until_returned).map(to_python)
     }
-}
-
-/// Submits batches without waiting. `poll` returns those that completed; the event descriptor is
-/// readable while there are some.
-#[pyclass(frozen, module = "kvtier._native")]
-pub struct Queue(SubmissionQueue<PyBatchResult>);
-
-#[pymethods]
-impl Queue {
-    #[getter]
-    fn event_fd(&self) -> PyResult<i32> {
-        self.0.event_fd()
-    }
-
-    #[getter]
-    fn pending(&self) -> PyResult<usize> {
-        self.0.pending()
-    }
-
-    #[pyo3(signature = (keys, bufs, shape=None))]
-    fn save(
-        &self,
-        py: Python<'_>,
-        keys: Vec<KeyName>,
-        bufs: Vec<Bound<'_, PyAny>>,
-        shape: Option<PyShape>,
-    ) -> PyResult<u64> {
-        let shape = shape.map(PyShape::read).transpose()?;
-        let targets = &self.0.handle.load_targets;
-        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::view);
-        self.0.submit_with_buffers(
-            py,
-            keys,
-            borrowed,
-            |store, keys, from| store.save_with_shape(keys, from, shape),
-            to_python,
-        )
-    }
-
-    #[pyo3(signature = (keys, bufs, exact=true, prefetch=false))]
-    fn load(
-        &self,
-        py: Python<'_>,
-        keys: Vec<KeyName>,
-        bufs: Vec<Bound<'_, PyAny>>,
-        exact: bool,
-        prefetch: bool,
-    ) -> PyResult<u64> {
-        let options = LoadOptions::new(exact, prefetch);
-        let targets = &self.0.handle.load_targets;
-        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::lease);
-        self.0.submit_with_buffers(
-            py,
-            keys,
-            borrowed,
-            move |store, keys, into| store.load(keys, into, options),
-            to_python,
-        )
-    }
-
-    #[pyo3(signature = (keys, prefix=false, hold=false))]
-    fn lookup(
-        &self,
-        py: Python<'_>,
-        keys: Vec<KeyName>,
-        prefix: bool,
-        hold: bool,
-    ) -> PyResult<u64> {
-        self.0.submit(
-            py,
-            keys,
-            move |store, keys| store.lookup(keys, mode(prefix), hold),
-            to_python,
-        )
-    }
-
-    fn remove(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<u64> {
-        self.0.submit(py, keys, Store::remove, to_python)
-    }
-
-    /// The batches that completed since the last call. Never waits.
-    fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyCompletion>> {
-        let completed = self.0.poll(py)?;
-        let to_tuple = |Completion { id, result: (error, answers) }| (id, error, answers);
-        Ok(completed.into_iter().map(to_tuple).collect())
-    }
-}
-
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Queue({:?})", self.0.handle.tier())
-    }
-}
-
-fn mode(prefix: bool) -> Mode {
-    if prefix { Mode::Prefix } else { Mode::Each }
-}
-
-fn to_python(result: BatchResult) -> PyBatchResult {
-    (result.error.map(|error| (format!("{:?}", error.kind), error.text)), result.answers)
 }

@@ -26,12 +26,12 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 use crate::buffer::{self, BorrowedMemory};
-use crate::completion::{Completion, CompletionQueue};
+use crate::completion_queue::{Completion, CompletionQueue};
 use crate::gil::without_gil;
-use crate::handle::StoreHandle;
-use crate::name::KeyName;
+use crate::key_name::KeyName;
 use crate::result::BatchResult;
 use crate::store::{ParsedKey, Store};
+use crate::store_handle::StoreHandle;
 
 /// Starts batches over open tiers and hands out their converted results.
 pub struct SubmissionQueue<T> {

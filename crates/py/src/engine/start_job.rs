@@ -1,122 +1,16 @@
-//! What a job needs on the thread that submits it, and the state that it shares with the class.
+//! Names the chunks of a job, borrows their memory and starts the job.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kvtier::core::Hint;
-use pyo3::Borrowed;
-use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-
-use super::events::EventLog;
-use super::jobs::{self, ChainEnds, JobChunk, JobEnd, JobStart, LoadCounts};
-use super::keys::{EngineKey, KeySpace, Tenant};
-use super::lookups::Lookups;
-use crate::borrow::BatchBorrow;
-use crate::borrower::Borrower;
+use super::job_args::JobArgs;
+use super::jobs::{self, JobChunk, JobEnd, JobStart};
+use super::keys::EngineKey;
+use super::shared_state::{RequestState, State};
+use crate::borrow::{BatchBorrow, Borrower};
 use crate::region::Exported;
 use crate::store::Store;
-
-/// The name of a chunk as the engine passes it.
-#[derive(Debug)]
-pub struct ChunkName(pub Box<[u8]>);
-
-impl<'a, 'py> FromPyObject<'a, 'py> for ChunkName {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(ChunkName(object.cast::<PyBytes>()?.as_bytes().into()))
-    }
-}
-
-/// The chunks of a job, a tuple in Python.
-#[derive(Debug, FromPyObject)]
-pub struct JobArgs {
-    #[pyo3(item(0))]
-    pub job: u64,
-    #[pyo3(item(1))]
-    pub names: Vec<ChunkName>,
-    /// Where the pieces of the chunks begin in the region, chunk by chunk.
-    #[pyo3(item(2))]
-    pub offsets: Vec<usize>,
-    /// The position of each chunk's end in its request, in tokens.
-    #[pyo3(item(3))]
-    pub ends: Vec<Option<u64>>,
-    #[pyo3(item(4))]
-    pub piece_bytes: usize,
-}
-
-impl JobArgs {
-    /// The number of pieces of each chunk.
-    ///
-    /// # Errors
-    /// If chunks have different numbers.
-    pub fn pieces(&self) -> Result<usize, String> {
-        match self.names.len() {
-            0 => Ok(0),
-            keys if self.offsets.len().is_multiple_of(keys) => Ok(self.offsets.len() / keys),
-            keys => Err(format!(
-                "{keys} chunks and {} pieces of memory: give each chunk as many",
-                self.offsets.len()
-            )),
-        }
-    }
-}
-
-/// One request of the engine.
-#[derive(Debug)]
-pub struct RequestState {
-    pub keys: Arc<KeySpace>,
-    pub tenant: Tenant,
-    pub hint: Hint,
-    pub ends: Arc<ChainEnds>,
-}
-
-impl RequestState {
-    /// As [`KeySpace::key`], for the tenant of the request.
-    ///
-    /// # Errors
-    /// If the name is none.
-    pub fn key(&self, name: &[u8]) -> Result<EngineKey, String> {
-        self.keys.key(&self.tenant, name)
-    }
-}
-
-/// What the class and its jobs share.
-#[derive(Debug, Default)]
-pub struct State {
-    pub keys: Option<Arc<KeySpace>>,
-    pub region: Option<Arc<Exported>>,
-    pub lookups: Lookups,
-    pub events: Option<Arc<EventLog>>,
-    /// The deadlines of the loads in flight, by job.
-    pub loads: HashMap<u64, Instant>,
-    /// The memory of the saves in flight, by job.
-    pub saves: HashMap<u64, BatchBorrow>,
-    /// The memory of saves that ended before a medium returned it.
-    pub late_saves: Vec<BatchBorrow>,
-    pub ended: Vec<JobEnd>,
-    /// What became of the chunks of all loads that ended.
-    pub load_counts: LoadCounts,
-}
-
-impl State {
-    /// Whether a load has passed its deadline, because a medium does not return its memory.
-    pub fn is_load_overdue(&self) -> bool {
-        // Asked for each lookup: the clock is read only while loads are in flight.
-        !self.loads.is_empty() && {
-            let now = Instant::now();
-            self.loads.values().any(|deadline| *deadline < now)
-        }
-    }
-
-    /// How many loads have passed their deadline.
-    pub fn overdue_loads(&self, now: Instant) -> usize {
-        self.loads.values().filter(|deadline| **deadline < now).count()
-    }
-}
 
 /// A job that was not submitted yet.
 #[derive(Debug)]
