@@ -5,6 +5,8 @@ use kvtier_core::Error;
 use super::TierSpec;
 use super::lmcache::Adapter;
 
+#[cfg(feature = "s3")]
+mod from_adapter;
 #[cfg(feature = "aws-config")]
 mod lazy_chain;
 #[cfg(feature = "s3")]
@@ -18,7 +20,7 @@ pub use spec::S3Spec;
 /// The tier that an object of type `s3` is.
 #[cfg(feature = "s3")]
 pub(super) fn spec(adapter: &Adapter) -> Result<TierSpec, Error> {
-    spec::of(adapter).map(|spec| TierSpec::S3(Box::new(spec)))
+    from_adapter::of(adapter).map(|spec| TierSpec::S3(Box::new(spec)))
 }
 
 #[cfg(not(feature = "s3"))]

@@ -5,14 +5,12 @@ use serde::Deserialize;
 
 use super::lmcache::{Adapter, Dialect};
 use super::settings::lmcache_adapter::TYPES;
+use super::settings::native::OWN_TYPES;
 use super::value::Value;
 use super::{Config, TierSpec, suggest, yaml};
 use crate::TierRule;
 
 pub(super) mod stack_settings;
-
-/// The types of tiers that no adapter of LMCache's is.
-pub(super) const OURS: &[&str] = &["host", "file", "gds"];
 
 /// The settings beside the tiers, and the tiers.
 const BESIDE: [&str; 5] = ["tiers", "name", "dirty_max", "computed_per_s", "prices"];
@@ -134,14 +132,14 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     };
     // Tiers of the native form alone are read by serde; the others are LMCache's objects and go
     // through their reader.
-    if OURS.contains(&name) {
+    if OWN_TYPES.contains(&name) {
         let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
         return spec.map_err(|e| {
             invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form"))
         });
     }
     if !TYPES.contains(&name) {
-        let hint = suggest::hint(name, OURS.iter().chain(TYPES).copied());
+        let hint = suggest::hint(name, OWN_TYPES.iter().chain(TYPES).copied());
         return Err(invalid(format!("{place}: no tier is of type {name:?}{hint}; {}", known())));
     }
     let adapter = Adapter::read(value, place, Dialect::Native)?;
@@ -167,7 +165,7 @@ fn gds(_: &Value) -> Result<TierSpec, serde_json::Error> {
 
 fn known() -> String {
     let kinds: Vec<&str> =
-        OURS.iter().chain(TYPES).copied().filter(|kind| !kind.ends_with("plugin")).collect();
+        OWN_TYPES.iter().chain(TYPES).copied().filter(|kind| !kind.ends_with("plugin")).collect();
     format!("known are {}", kinds.join(", "))
 }
 

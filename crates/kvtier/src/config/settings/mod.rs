@@ -21,7 +21,7 @@ macro_rules! settings {
 mod document;
 pub(crate) mod lmcache_adapter;
 mod lmcache_engine;
-mod native;
+pub(crate) mod native;
 
 use std::fmt;
 

@@ -3,6 +3,9 @@
 use super::Section::{Level, Of, Stack};
 use super::{Role, Setting, ValueKind};
 
+/// The types of tiers that no adapter of LMCache's is.
+pub(in crate::config) const OWN_TYPES: &[&str] = &["host", "file", "gds"];
+
 const NAME: &str = "the tier's name in errors and reports";
 
 const POLICY: &str = "the eviction policy: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` supports";

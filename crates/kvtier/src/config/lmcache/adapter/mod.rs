@@ -12,9 +12,10 @@ use kvtier_evict::PolicyKind;
 pub(crate) use fields::AdapterFields;
 pub use fields::Field;
 
-use crate::config::settings::{Role, lmcache_adapter};
+use crate::config::settings::lmcache_adapter;
+use crate::config::settings::native::OWN_TYPES;
+use crate::config::suggest;
 use crate::config::value::Value;
-use crate::config::{Config, TierSpec, native, suggest};
 
 /// The rules for unknown names and defaults of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,15 +51,6 @@ impl Adapter {
             Adapter::read(&json.into(), &place, dialect)
         };
         arguments.iter().enumerate().map(one).collect()
-    }
-
-    /// The tiers of a plugin's `adapter_params`, JSON text; `place` says where they stand. They are
-    /// what `--l2-adapter` takes without us: an object of LMCache's as it stands, or our own,
-    /// or several under `tiers`.
-    pub fn params(text: &str, place: &str) -> Result<Config, Error> {
-        let json = serde_json::from_str::<serde_json::Value>(text);
-        let json = json.map_err(|e| invalid(format!("{place}: not JSON: {e}")))?;
-        tier::params(&json.into(), place, Dialect::Lmcache { lenient: false })
     }
 
     /// Reads one object; `place` names it in messages.
@@ -121,36 +113,6 @@ impl Adapter {
     /// Its place, for messages.
     pub fn place(&self) -> &str {
         &self.place
-    }
-
-    /// What has no effect, and why: unknown names first.
-    pub fn notes(&self) -> Vec<String> {
-        let unknown = self.fields.unknown.iter();
-        let unknown = unknown.filter(|name| name.as_str() != "type");
-        let mut notes: Vec<String> = unknown
-            .map(|name| {
-                format!("{name}: unknown, and ignored as LMCache does{}", self.fields.hint(name))
-            })
-            .collect();
-        let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
-        let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
-        let idle = fields.filter(|field| field.definition.role == Role::Ignored);
-        notes.extend(tier::notes_within(self));
-        notes.extend(idle.map(|field| {
-            format!("{}: no effect: {}", field.definition.name, field.definition.what)
-        }));
-        notes
-    }
-
-    /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported`
-    /// names the field that has none.
-    pub fn tiers(&self) -> Result<Vec<TierSpec>, Error> {
-        self.config().map(|config| config.tiers)
-    }
-
-    /// The same with what is asked of them as a stack.
-    pub fn config(&self) -> Result<Config, Error> {
-        tier::config(self)
     }
 
     /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the
@@ -286,7 +248,7 @@ fn unknown(name: &str, place: &str) -> Error {
         );
         return Error::new(ErrorKind::Unsupported, what);
     }
-    if native::OURS.contains(&name) {
+    if OWN_TYPES.contains(&name) {
         return invalid(format!(
             "{place}: type {name:?} is of kvtier's own form; write the object into a list under `tiers`"
         ));

@@ -1,11 +1,54 @@
-//! The tier that an object is.
+//! The tiers that an object is, and notes about what has no effect.
 
 use kvtier_core::{Error, ErrorKind};
 
 use super::{Adapter, Dialect};
+use crate::config::settings::Role;
 use crate::config::{Config, TierSpec, Value, native};
 
-pub(super) fn config(adapter: &Adapter) -> Result<Config, Error> {
+impl Adapter {
+    /// The tiers of a plugin's `adapter_params`, JSON text; `place` says where they stand. They are
+    /// what `--l2-adapter` takes without us: an object of LMCache's as it stands, or our own,
+    /// or several under `tiers`.
+    pub fn params(text: &str, place: &str) -> Result<Config, Error> {
+        let json = serde_json::from_str::<serde_json::Value>(text);
+        let json =
+            json.map_err(|e| Error::new(ErrorKind::Invalid, format!("{place}: not JSON: {e}")))?;
+        params(&json.into(), place, Dialect::Lmcache { lenient: false })
+    }
+
+    /// What has no effect, and why: unknown names first.
+    pub fn notes(&self) -> Vec<String> {
+        let unknown = self.fields.unknown.iter();
+        let unknown = unknown.filter(|name| name.as_str() != "type");
+        let mut notes: Vec<String> = unknown
+            .map(|name| {
+                format!("{name}: unknown, and ignored as LMCache does{}", self.fields.hint(name))
+            })
+            .collect();
+        let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
+        let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
+        let idle = fields.filter(|field| field.definition.role == Role::Ignored);
+        notes.extend(notes_within(self));
+        notes.extend(idle.map(|field| {
+            format!("{}: no effect: {}", field.definition.name, field.definition.what)
+        }));
+        notes
+    }
+
+    /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported`
+    /// names the field that has none.
+    pub fn tiers(&self) -> Result<Vec<TierSpec>, Error> {
+        self.config().map(|config| config.tiers)
+    }
+
+    /// The same with what is asked of them as a stack.
+    pub fn config(&self) -> Result<Config, Error> {
+        config(self)
+    }
+}
+
+fn config(adapter: &Adapter) -> Result<Config, Error> {
     if !adapter.fields.value("serde").is_null() {
         let next = "leave it out: chunks are stored as they are";
         return Err(unsupported(
@@ -49,7 +92,7 @@ fn place(adapter: &Adapter) -> String {
 }
 
 /// The notes about an LMCache object within a kvtier plugin.
-pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
+fn notes_within(adapter: &Adapter) -> Vec<String> {
     let params = own(adapter.fields.value("adapter_params"));
     let object = (is_ours(adapter) && is_lmcaches(&params))
         .then(|| Adapter::read(&params, "", adapter.dialect));
@@ -59,7 +102,7 @@ pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
 
 /// The tiers of a kvtier plugin: the native form, or the path of its file under `config`, or one tier
 /// of a native type, or an LMCache object by LMCache's rules.
-pub(super) fn params(params: &Value, place: &str, dialect: Dialect) -> Result<Config, Error> {
+fn params(params: &Value, place: &str, dialect: Dialect) -> Result<Config, Error> {
     let params = &own(params);
     match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {
         (Some(_), _) => Ok(native::config(params, place)?.listed_at(place)),

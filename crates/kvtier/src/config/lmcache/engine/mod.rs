@@ -2,7 +2,9 @@
 
 mod check;
 mod effective_settings;
+mod file_tier;
 mod inputs;
+mod merge_sources;
 mod plan_tiers;
 mod plugins;
 mod python;

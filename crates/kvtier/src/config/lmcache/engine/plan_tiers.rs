@@ -5,6 +5,7 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 
 use super::effective_settings::{LmcacheConfig, SettingSource};
+use super::file_tier::file;
 use super::setting_effects::SettingEffect;
 use super::{plugins, remote};
 use crate::config::value::Value;
@@ -196,28 +197,4 @@ impl LmcacheConfig {
             "this build has no GPU tier for a plugin's gds_path; build with the feature `gds`";
         Err(self.unsupported("extra_config", what))
     }
-}
-
-#[cfg(feature = "file")]
-pub(super) fn file(
-    path: impl Into<std::path::PathBuf>,
-    bytes: Option<u64>,
-    lmcache: bool,
-) -> Result<TierSpec, Error> {
-    use crate::config::{Capacity, FileSpec};
-    let mut spec = FileSpec::new(path, bytes.map_or(Capacity::Share(1.0), Capacity::Bytes));
-    spec.layout = lmcache.then_some(kvtier_file::Layout::Lmcache);
-    Ok(TierSpec::File(spec))
-}
-
-#[cfg(not(feature = "file"))]
-pub(super) fn file(
-    path: impl Into<std::path::PathBuf>,
-    _: Option<u64>,
-    _: bool,
-) -> Result<TierSpec, Error> {
-    let path = path.into();
-    let what =
-        format!("{}: this build has no file tier; build with the feature `file`", path.display());
-    Err(Error::new(ErrorKind::Unsupported, what))
 }

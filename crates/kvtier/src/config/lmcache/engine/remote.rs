@@ -3,7 +3,7 @@
 use kvtier_core::Error;
 
 use super::effective_settings::LmcacheConfig;
-use super::{plan_tiers, python};
+use super::{file_tier, python};
 use crate::config::TierSpec;
 use crate::config::lmcache::{Adapter, Dialect};
 use crate::config::settings::{ValueKind, of_bucket_url};
@@ -43,7 +43,7 @@ pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<Ti
 pub(super) fn directory(config: &LmcacheConfig, path: &str, name: &str) -> Result<TierSpec, Error> {
     match path.split(',').collect::<Vec<_>>().as_slice() {
         [""] => Err(config.wrong(name, "it names no directory; write fs://host:0/path")),
-        [one] => plan_tiers::file(*one, None, true),
+        [one] => file_tier::file(*one, None, true),
         _ => Err(config.unsupported(name, "several directories have no layout here; name one")),
     }
 }
