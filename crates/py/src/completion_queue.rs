@@ -162,6 +162,12 @@ impl<T> CompletionQueue<T> {
         batches.running.len() + batches.completed.len()
     }
 
+    /// Whether a batch has no collected result yet.
+    pub fn is_pending(&self, id: u64) -> bool {
+        let batches = self.batches();
+        batches.running.contains_key(&id) || batches.completed.iter().any(|done| done.id == id)
+    }
+
     fn batches(&self) -> MutexGuard<'_, Batches<T>> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }

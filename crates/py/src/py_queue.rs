@@ -33,6 +33,11 @@ impl Queue {
         self.0.pending()
     }
 
+    /// Whether `poll` has yet to return the end of this batch.
+    fn is_pending(&self, batch: u64) -> PyResult<bool> {
+        self.0.is_pending(batch)
+    }
+
     #[pyo3(signature = (keys, bufs, shape=None))]
     fn save(
         &self,

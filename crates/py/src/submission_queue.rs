@@ -64,6 +64,12 @@ impl<T: Send + 'static> SubmissionQueue<T> {
         Ok(self.completions.pending())
     }
 
+    /// Whether a batch has no collected result yet.
+    pub fn is_pending(&self, id: u64) -> PyResult<bool> {
+        self.handle.check()?;
+        Ok(self.completions.is_pending(id))
+    }
+
     /// The batches that completed since the last call. Never waits.
     pub fn poll(&self, py: Python<'_>) -> PyResult<Vec<Completion<T>>> {
         self.handle.check()?;

@@ -5,6 +5,7 @@ import hashlib
 import mmap
 import os
 import select
+import signal
 import tempfile
 import threading
 import unittest
@@ -157,6 +158,93 @@ class Batches(Case):
         self.assertIsInstance(end.error, errors.Invalid)
         end = self.one(queue, queue.save(keys([1, 2]), [bytes(8)]))
         self.assertIn("2 keys and 1 buffers", str(end.error))
+
+
+class Interrupted(Case):
+    """Calls that come while another one runs in the same thread."""
+
+    def setUp(self):
+        super().setUp()
+
+        def stuck(*_):
+            raise AssertionError("a call waits for the one that it interrupted")
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stuck))
+        self.addCleanup(signal.alarm, 0)
+        signal.alarm(60)
+
+    def test_a_signal_handler_may_call_any_method(self):
+        queue, seen = self.open(), []
+
+        def handler(*_):
+            seen.append(queue.pending)
+            seen.append(queue.poll())
+            queue.lookup(keys([2]))
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handler))
+
+        class Memory(list):
+            def __iter__(self):
+                signal.raise_signal(signal.SIGUSR1)
+                return super().__iter__()
+
+        for call in (queue.save, queue.load):
+            call(keys([1]), Memory([bytearray(ROW)]))
+        self.assertEqual(len(seen), 4)
+        polled = [end.batch for ends in seen[1::2] for end in ends]
+        self.assertEqual(sorted(polled + [end.batch for end in queue.drain(60)]), [1, 2, 3, 4])
+
+    def test_memory_may_call_the_queue_when_it_is_released(self):
+        queue, seen = self.open(), []
+
+        class Memory(bytearray):
+            def __del__(self):
+                seen.append((queue.pending, queue.lookup(keys([5])), queue.poll()))
+
+        for n in range(4):
+            queue.save(keys([n]), [Memory(ROW)])
+            while len(seen) <= n:
+                queue.wait(1)
+        queue.drain(60)
+        self.assertEqual((len(seen), queue.pending), (4, 0))
+
+    def test_an_end_that_a_cancelled_caller_leaves_can_be_awaited_at_once(self):
+        queue = self.open()
+        batch = queue.lookup(keys([1]))
+
+        async def twice():
+            try:
+                return await queue.completed(batch)
+            except asyncio.CancelledError:
+                return await queue.completed(batch)
+
+        class Late:
+            """The native queue, whose ends come when the test wants them."""
+
+            is_late = True
+
+            def __getattr__(self, name):
+                return getattr(native, name)
+
+            def poll(self):
+                return [] if self.is_late else native.poll()
+
+        async def run():
+            caller = asyncio.ensure_future(twice())
+            await asyncio.sleep(0)
+            caller.cancel()
+            late.is_late = False
+            ended = select.poll()
+            ended.register(queue.event_fd, select.POLLIN)
+            self.assertTrue(ended.poll(60_000))
+            # The end is collected between the cancellation and the second call.
+            self.assertEqual(queue.poll(), [])
+            return await caller
+
+        native, late = queue._native, Late()
+        queue._native = late
+        self.assertEqual(asyncio.run(run()).batch, batch)
+        self.assertEqual((queue.pending, queue.poll()), (0, []))
 
 
 class Regions(Case):

@@ -67,11 +67,12 @@ class Queue(WithStatus):
         self._tiers = _native.Tiers(source, partial=True, timeout_seconds=timeout_seconds, metrics=metrics)
         self._native = self._tiers.queue()
         self._is_engine = self._tiers.takes_engine_keys
-        self._lock = threading.Lock()
-        # Batches whose ends were not taken from the native queue.
-        self._running: set[int] = set()
+        # One thread may enter twice: a signal handler, and the `__del__` of memory that is released, may call any method while another one runs
+        # in their thread. So each step below leaves a state that such a call can use, and changes a dictionary only by one operation at a time.
+        self._lock = threading.RLock()
+        # Ends that were taken from the native queue. That of a batch in `_awaited` waits here for its caller alone.
         self._ended: dict[int, Completion] = {}
-        self._awaited: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Completion]]] = {}
+        self._awaited: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = {}
         self._regions: list[Region] = []
         _log.opened(self)
 
@@ -86,27 +87,19 @@ class Queue(WithStatus):
 
     def save(self, keys: Sequence[AnyKey], memory: Sequence[Memory], *, shape: Optional[Shape] = None) -> int:
         """Starts to save each chunk under its key."""
-        names = self._names(keys)
-        with self._lock:
-            return self._started(self._native.save(names, list(memory), shape))
+        return self._native.save(self._names(keys), list(memory), shape)
 
     def load(self, keys: Sequence[AnyKey], memory: Sequence[Memory], *, prefetch: bool = False) -> int:
         """Starts to load each chunk into its memory, which may be longer; with ``prefetch``, at a lower priority."""
-        names = self._names(keys)
-        with self._lock:
-            return self._started(self._native.load(names, list(memory), exact=False, prefetch=prefetch))
+        return self._native.load(self._names(keys), list(memory), exact=False, prefetch=prefetch)
 
     def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> int:
         """Starts to look the keys up. With ``prefix``, stops at the first miss."""
-        names = self._names(keys)
-        with self._lock:
-            return self._started(self._native.lookup(names, prefix=prefix))
+        return self._native.lookup(self._names(keys), prefix=prefix)
 
     def remove(self, keys: Sequence[AnyKey]) -> int:
         """Starts to remove chunks. A chunk that is held has no result."""
-        names = self._names(keys)
-        with self._lock:
-            return self._started(self._native.remove(names))
+        return self._native.remove(self._names(keys))
 
     @property
     def event_fd(self) -> int:
@@ -117,15 +110,15 @@ class Queue(WithStatus):
     def pending(self) -> int:
         """The number of batches whose end was not collected."""
         with self._lock:
-            return self._native.pending + len(self._ended)
+            return self._native.pending + len(self._unclaimed())
 
     def poll(self) -> list[Completion]:
         """The batches that ended since the last call, in the order of their ends. Never waits."""
         with self._lock:
             self._collect()
-            ended = list(self._ended.values())
-            self._ended.clear()
-        return ended
+            ends = [self._ended.pop(batch, None) for batch in self._unclaimed()]
+        # A call that interrupted this one may have taken some of them.
+        return [end for end in ends if end is not None]
 
     def wait(self, timeout: Optional[float] = None) -> list[Completion]:
         """As ``poll``, but waits until a batch ended, or for ``timeout`` seconds. Returns at once if no batch is pending."""
@@ -156,25 +149,26 @@ class Queue(WithStatus):
         :raises ValueError: for a batch that was collected, that another caller waits for, or that does not exist.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Completion] = loop.create_future()
-        with self._lock:
-            self._collect()
-            ended = self._ended.pop(batch, None)
-            if ended is not None:
-                return ended
-            if batch not in self._running or batch in self._awaited:
-                raise ValueError(f"batch {batch} is not pending, or another caller waits for it: each end is collected once")
-            self._awaited[batch] = (loop, future)
+        future: asyncio.Future[None] = loop.create_future()
+        if self._awaited.setdefault(batch, (loop, future))[1] is not future:
+            raise _not_to_come(batch)
+        # From here on `poll` leaves the end to this caller.
+        try:
             # Replaces the former callback of this loop, if any.
             loop.add_reader(self._native.event_fd, self._on_readable)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                with self._lock:
-                    self._ended[batch] = future.result()
-            raise
+            with self._lock:
+                self._collect()
+                # Asked before the ends are: one that comes in between is found there.
+                is_pending = self._native.is_pending(batch)
+                ended = self._ended.pop(batch, None)
+            if ended is None and not is_pending:
+                raise _not_to_come(batch)
+            if ended is None:
+                await future
+                ended = self._ended.pop(batch)
+            return ended
         finally:
+            # If the caller was cancelled, the end is there for the next one.
             self._stop_awaiting(batch, loop)
 
     def close(self) -> None:
@@ -197,25 +191,21 @@ class Queue(WithStatus):
     def __repr__(self) -> str:
         return f"<kvtier.Queue over {self._tiers.name!r}>"
 
-    def _started(self, batch: int) -> int:
-        """Notes a batch. The caller holds the lock, so that its end is not collected before."""
-        self._running.add(batch)
-        return batch
-
     def _names(self, keys: Sequence[AnyKey]) -> list[str]:
         return _keys.texts(keys, self._is_engine)
+
+    def _unclaimed(self) -> list[int]:
+        """The batches that ended and that no caller of ``completed`` waits for, in the order of their ends."""
+        return [batch for batch in list(self._ended) if batch not in self._awaited]
 
     def _collect(self) -> None:
         """Takes the ends from the native queue. The caller holds the lock."""
         for batch, error, answers in self._native.poll():
-            self._running.discard(batch)
             results = [answer if answer >= 0 else None for answer in answers]
-            completion = Completion(batch, results, errors.from_batch(error) if error is not None else None)
-            awaited = self._awaited.pop(batch, None)
-            if awaited is None:
-                self._ended[batch] = completion
-            else:
-                self._resolve(*awaited, completion)
+            self._ended[batch] = Completion(batch, results, errors.from_batch(error) if error is not None else None)
+            awaited = self._awaited.get(batch)
+            if awaited is not None:
+                self._wake(batch, *awaited)
 
     def _on_readable(self) -> None:
         with self._lock:
@@ -224,24 +214,22 @@ class Queue(WithStatus):
     def _stop_awaiting(self, batch: int, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             self._awaited.pop(batch, None)
-            if not any(other is loop for other, _ in self._awaited.values()):
+            if not any(other is loop for other, _ in list(self._awaited.values())):
                 loop.remove_reader(self._native.event_fd)
 
-    def _resolve(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Completion]", completion: Completion) -> None:
-        """Resolves the future of a caller on its own loop. If the caller was cancelled meanwhile, ``poll`` returns the end."""
+    def _wake(self, batch: int, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
+        """Wakes the caller that waits for the end of a batch, on its own loop."""
 
-        def resolve() -> None:
+        def wake() -> None:
+            # A caller that was cancelled leaves the end to others.
             if not future.done():
-                future.set_result(completion)
-                return
-            with self._lock:
-                self._ended[completion.batch] = completion
+                future.set_result(None)
 
         try:
-            loop.call_soon_threadsafe(resolve)
+            loop.call_soon_threadsafe(wake)
         except RuntimeError:
-            # The loop was closed.
-            self._ended[completion.batch] = completion
+            # The loop was closed, so its caller never goes on: `poll` returns the end.
+            self._awaited.pop(batch, None)
 
     @staticmethod
     def _wait_readable(fd: int, seconds: Optional[float]) -> None:
@@ -249,3 +237,7 @@ class Queue(WithStatus):
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.poll(1000 * (WAIT_MAX if seconds is None else min(seconds, WAIT_MAX)))
+
+
+def _not_to_come(batch: int) -> ValueError:
+    return ValueError(f"batch {batch} is not pending, or another caller waits for it: each end is collected once")
