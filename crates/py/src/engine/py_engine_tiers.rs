@@ -143,9 +143,13 @@ impl EngineTiers {
         // below answers from memory.
         let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = open.as_deref() else { return 0 };
-        let answer = match open.state.try_lock() {
-            Ok(state) => open.lookup(state, name, &request.0),
-            Err(_) => py.detach(|| open.lookup(open.state(), name, &request.0)),
+        let free = open.state.try_lock().ok().filter(|state| !state.is_load_overdue());
+        let answer = match free {
+            Some(state) => open.lookup(state, name, &request.0),
+            None => py.detach(|| {
+                open.collect_overdue();
+                open.lookup(open.state(), name, &request.0)
+            }),
         };
         match answer {
             Answer::Miss => 0,
@@ -263,10 +267,12 @@ impl EngineTiers {
 
     /// The number of loads that are past their deadline and have not ended, because a medium still
     /// uses their memory.
-    fn overdue_loads(&self) -> usize {
-        let now = Instant::now();
-        let overdue = |open: Arc<Open>| open.state().overdue_loads(now);
-        self.open().map_or(0, overdue)
+    fn overdue_loads(&self, py: Python<'_>) -> usize {
+        let Ok(open) = self.open() else { return 0 };
+        without_gil(py, || {
+            open.collect_overdue();
+            open.state().overdue_loads(Instant::now())
+        })
     }
 
     /// Ends all work, returns the region, and ends the tiers with their threads and rings. Returns
@@ -409,6 +415,15 @@ impl Open {
             let late = state.saves.remove(&end.job).filter(|borrow| !borrow.is_returned());
             state.late_saves.extend(late);
             state.ended.push(end);
+        }
+    }
+
+    /// Collects the jobs that ended if a load seems overdue: it may have ended in time while the
+    /// engine did not poll. `poll` returns their ends.
+    fn collect_overdue(&self) {
+        let is_overdue = self.state().is_load_overdue();
+        if is_overdue {
+            self.collect();
         }
     }
 

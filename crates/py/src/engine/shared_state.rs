@@ -51,7 +51,8 @@ pub struct State {
 }
 
 impl State {
-    /// Whether a load has passed its deadline, because a medium does not return its memory.
+    /// Whether a load has passed its deadline: a medium does not return its memory, or the load has
+    /// ended and was not collected.
     pub fn is_load_overdue(&self) -> bool {
         // Asked for each lookup: the clock is read only while loads are in flight.
         !self.loads.is_empty() && {
