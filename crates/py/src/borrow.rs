@@ -198,6 +198,11 @@ impl<'a> Borrower<'a> {
         Borrower { borrow: BatchBorrow::default(), targets }
     }
 
+    /// As [`new`](Self::new), for a batch whose buffers are tracked already.
+    pub fn of(borrow: BatchBorrow, targets: &'a Arc<LoadTargets>) -> Self {
+        Borrower { borrow, targets }
+    }
+
     /// What tracks the buffers borrowed.
     pub fn into_borrow(self) -> BatchBorrow {
         self.borrow

@@ -65,6 +65,14 @@ class Jobs(unittest.TestCase):
         self.assertEqual(self.lookup(range(5)), [HIT] * 4 + [MISS])
         self.assertEqual(self.ends(), {2: (None, None), 3: (None, None)})
 
+    def test_a_chunk_at_the_last_position_of_a_chain_breaks_no_later_job(self):
+        self.open()
+        self.tiers.save(self.job(1, [0], first_end=2**32), self.request)
+        self.tiers.save(self.job(2, range(1, 3), first_row=1, first_end=2), self.request)
+        self.assertEqual(self.ends(), {1: (None, None), 2: (None, None)})
+        self.tiers.load(self.job(3, range(3), first_row=8, first_end=2), self.request)
+        self.assertEqual(self.ends(), {3: (None, None)})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -198,7 +198,8 @@ fn chain_at(end: Option<&ChainEnd>, depth: u32) -> Option<Chain> {
         return Some(Chain { parent: None, depth });
     }
     // After a gap the parent is unknown: the engine had the chunks between itself.
-    end.filter(|end| end.depth + 1 == depth).map(|end| Chain { parent: Some(end.digest), depth })
+    end.filter(|end| end.depth.checked_add(1) == Some(depth))
+        .map(|end| Chain { parent: Some(end.digest), depth })
 }
 
 /// What a job is submitted with, beside its chunks.
@@ -234,6 +235,25 @@ impl JobEnd {
             failed_saves: Vec::new(),
             present: Vec::new(),
             loads: LoadCounts::default(),
+        }
+    }
+
+    /// A job whose code panicked. None of its chunks counts as transferred, and any may have been.
+    pub fn panicked(job: u64, is_load: bool, digests: Vec<Option<Digest>>, took: Duration) -> Self {
+        let len = digests.len();
+        let text = "the job's code panicked, which is a bug of kvtier; the process's log has where";
+        let failed = if is_load { len as u64 } else { 0 };
+        JobEnd {
+            job,
+            done: vec![false; len],
+            error: Some(BatchError { kind: ErrorKind::Io, text: text.into() }),
+            took,
+            bytes: 0,
+            is_load,
+            digests,
+            failed_saves: if is_load { Vec::new() } else { (0..len).collect() },
+            present: Vec::new(),
+            loads: LoadCounts { failed, ..LoadCounts::default() },
         }
     }
 

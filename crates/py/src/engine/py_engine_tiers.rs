@@ -20,6 +20,7 @@ use super::lookups::{Answer, Asker, Counts};
 use super::shared_state::{RequestState, State};
 use super::start_job::JobWork;
 use super::submitter::Submitter;
+use crate::borrow::BatchBorrow;
 use crate::buffer;
 use crate::completion_queue::CompletionQueue;
 use crate::gil::{DropWithoutGil, without_gil};
@@ -178,7 +179,10 @@ impl EngineTiers {
         let open = self.open()?;
         buffer::release_returned(py);
         let work = open.work(job, request)?;
-        without_gil(py, || open.jobs.start(open.submitter.future(move || work.save())));
+        without_gil(py, || {
+            let fallback = work.fallback(false);
+            open.jobs.start(fallback.end(open.submitter.future(move || work.save())))
+        });
         Ok(())
     }
 
@@ -191,7 +195,8 @@ impl EngineTiers {
             let deadline = Instant::now().checked_add(open.handle.settings.timeout);
             // Before it starts: a job that ends at once must find its entry to remove.
             deadline.map(|deadline| open.state().loads.insert(work.args.job, deadline));
-            open.jobs.start(open.submitter.future(move || work.load()))
+            let fallback = work.fallback(true);
+            open.jobs.start(fallback.end(open.submitter.future(move || work.load())))
         });
         Ok(())
     }
@@ -386,7 +391,8 @@ impl Open {
             state: Arc::clone(&self.state),
             request: Arc::clone(&request.0),
             region,
-            args,
+            args: Arc::new(args),
+            borrow: BatchBorrow::default(),
             pieces,
         })
     }

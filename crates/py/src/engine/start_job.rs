@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::job_args::JobArgs;
+use super::job_args::{ChunkName, JobArgs};
 use super::jobs::{self, JobChunk, JobEnd, JobStart};
 use super::keys::EngineKey;
 use super::shared_state::{RequestState, State};
+use super::submitter::Started;
 use crate::borrow::{BatchBorrow, Borrower};
 use crate::region::Exported;
 use crate::store::Store;
@@ -19,9 +20,22 @@ pub struct JobWork {
     pub state: Arc<Mutex<State>>,
     pub request: Arc<RequestState>,
     pub region: Arc<Exported>,
-    pub args: JobArgs,
+    pub args: Arc<JobArgs>,
+    /// The memory of the job.
+    pub borrow: BatchBorrow,
     /// The number of pieces of each chunk.
     pub pieces: usize,
+}
+
+/// A job as it ends if its code panics.
+#[derive(Debug)]
+pub struct JobFallback {
+    store: Arc<Store>,
+    request: Arc<RequestState>,
+    args: Arc<JobArgs>,
+    borrow: BatchBorrow,
+    began: Instant,
+    is_load: bool,
 }
 
 /// The valid chunks of a job, and the first reason why one is invalid.
@@ -31,16 +45,27 @@ struct Chunks<M> {
 }
 
 impl JobWork {
+    /// What the end of the job needs if its code panics.
+    pub fn fallback(&self, is_load: bool) -> JobFallback {
+        JobFallback {
+            store: Arc::clone(&self.store),
+            request: Arc::clone(&self.request),
+            args: Arc::clone(&self.args),
+            borrow: self.borrow.clone(),
+            began: Instant::now(),
+            is_load,
+        }
+    }
+
     /// Begins to save the chunks.
     pub fn save(self) -> impl Future<Output = JobEnd> + Send + 'static {
-        let borrower = Borrower::new(&self.store.load_targets);
+        let borrower = Borrower::of(self.borrow.clone(), &self.store.load_targets);
         let bytes = self.args.piece_bytes;
         let chunks = self.chunks(|at| self.region.view(at, bytes, &borrower));
-        let borrow = borrower.into_borrow();
         let events = {
             let mut state = self.state();
             // `drain` waits for this memory even after the job has ended at its deadline.
-            state.saves.insert(self.args.job, borrow.clone());
+            state.saves.insert(self.args.job, self.borrow.clone());
             state.events.clone()
         };
         for (events, chunk) in
@@ -50,16 +75,16 @@ impl JobWork {
             // name it would be dropped.
             events.remember(*chunk.key.digest(), &self.args.names[chunk.at].0);
         }
-        let start = self.start(chunks.invalid, borrow);
+        let start = self.start(chunks.invalid);
         jobs::save(Arc::clone(&self.store), start, Arc::clone(&self.request.ends), chunks.valid)
     }
 
     /// Begins to load the chunks.
     pub fn load(self) -> impl Future<Output = JobEnd> + Send + 'static {
-        let borrower = Borrower::new(&self.store.load_targets);
+        let borrower = Borrower::of(self.borrow.clone(), &self.store.load_targets);
         let bytes = self.args.piece_bytes;
         let chunks = self.chunks(|at| self.region.lease(at, bytes, &borrower));
-        let start = self.start(chunks.invalid, borrower.into_borrow());
+        let start = self.start(chunks.invalid);
         jobs::load(Arc::clone(&self.store), start, Arc::clone(&self.request.ends), chunks.valid)
     }
 
@@ -85,18 +110,33 @@ impl JobWork {
         chunks
     }
 
-    fn start(&self, invalid: Option<String>, borrow: BatchBorrow) -> JobStart {
+    fn start(&self, invalid: Option<String>) -> JobStart {
         JobStart {
             job: self.args.job,
             hint: self.request.hint,
             len: self.args.names.len(),
             invalid,
-            borrow,
+            borrow: self.borrow.clone(),
             began: Instant::now(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl JobFallback {
+    /// The end of the job: its own, or that of a failed job if its code panicked.
+    pub async fn end(self, started: Started<JobEnd>) -> JobEnd {
+        if let Ok(end) = started.await {
+            return end;
+        }
+        // What the job had submitted goes on without it, and a medium may still use its memory.
+        self.borrow.returned(&self.store.return_timer, Duration::MAX).await;
+        let names = &self.args.names;
+        let digest = |name: &ChunkName| Some(*self.request.key(&name.0).ok()?.key.digest());
+        let digests = names.iter().map(digest).collect();
+        JobEnd::panicked(self.args.job, self.is_load, digests, self.began.elapsed())
     }
 }

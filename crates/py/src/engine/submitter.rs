@@ -28,7 +28,12 @@ pub struct Submitter {
     pid: u32,
 }
 
-/// A job that starts on the thread: a future.
+/// The code of a job panicked. What the job held was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+/// A job that starts on the thread: a future. It resolves also where the job panics, on whichever
+/// thread: what waits for a job must not wait for ever.
 pub struct Started<T> {
     handover: Arc<Handover<T>>,
     running: Option<BoxFuture<T>>,
@@ -46,6 +51,7 @@ struct State<T> {
 enum Progress<T> {
     Done(T),
     Running(BoxFuture<T>),
+    Panicked,
 }
 
 impl<T> Default for State<T> {
@@ -100,13 +106,19 @@ impl Submitter {
         let handover = Arc::new(Handover(Mutex::default()));
         let done = Arc::clone(&handover);
         self.run(move || {
-            let mut future: BoxFuture<T> = Box::pin(make());
-            let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            // Dropped within, so that a job that panics has released what it held when it is
+            // reported.
+            let first_poll = move || {
+                let mut future: BoxFuture<T> = Box::pin(make());
                 // The waker does nothing, which loses no wake-up: the future is polled again after
                 // the handover, and reports then that it is ready.
-                Poll::Ready(output) => Progress::Done(output),
-                Poll::Pending => Progress::Running(future),
+                match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(output) => Progress::Done(output),
+                    Poll::Pending => Progress::Running(future),
+                }
             };
+            // The hook for panics has reported it.
+            let progress = catch_unwind(AssertUnwindSafe(first_poll)).unwrap_or(Progress::Panicked);
             let waker = {
                 // The result and the waker change hands under one lock: `poll` either finds the
                 // result, or leaves its waker before the result is there.
@@ -126,14 +138,13 @@ impl Drop for Submitter {
         if let Some(thread) = self.thread.take()
             && self.pid == std::process::id()
         {
-            // Work that panicked was reported, and the thread goes on after it.
+            // `run_one` lets no panic end the thread, so there is no error to report.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs one piece of work. Its panic must not end the thread, on which all later work depends. The
-/// job of such work never ends: a medium may still use its memory, and nothing says when it stops.
+/// Runs one piece of work. Its panic must not end the thread, on which all later work depends.
 fn run_one(work: Work) {
     // The hook for panics has reported it.
     let _ = catch_unwind(AssertUnwindSafe(work));
@@ -146,13 +157,14 @@ impl<T> Handover<T> {
 }
 
 impl<T> Future for Started<T> {
-    type Output = T;
+    type Output = Result<T, Panicked>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.running.is_none() {
             let mut state = self.handover.lock();
             match state.started.take() {
-                Some(Progress::Done(output)) => return Poll::Ready(output),
+                Some(Progress::Done(output)) => return Poll::Ready(Ok(output)),
+                Some(Progress::Panicked) => return Poll::Ready(Err(Panicked)),
                 Some(Progress::Running(future)) => {
                     // Not polled under the lock: the future may run for long, and the thread needs
                     // the lock.
@@ -165,9 +177,20 @@ impl<T> Future for Started<T> {
                 }
             }
         }
-        match &mut self.running {
-            Some(future) => future.as_mut().poll(context),
-            None => Poll::Pending,
+        let Some(mut future) = self.running.take() else { return Poll::Pending };
+        // The future moves in: one that panics is dropped with what it holds, and never polled
+        // again.
+        let polled = catch_unwind(AssertUnwindSafe(move || {
+            let polled = future.as_mut().poll(context);
+            (polled, future)
+        }));
+        match polled {
+            Ok((Poll::Ready(output), _)) => Poll::Ready(Ok(output)),
+            Ok((Poll::Pending, future)) => {
+                self.running = Some(future);
+                Poll::Pending
+            }
+            Err(_) => Poll::Ready(Err(Panicked)),
         }
     }
 }
