@@ -283,6 +283,25 @@ fn a_lookup_says_which_tier_answers_for_which_key() {
 }
 
 #[test]
+fn a_key_of_which_a_tier_cannot_say_is_a_miss_in_no_stack() {
+    let unsure = Probe::over(host(4 << 20));
+    [1, 2].into_iter().for_each(|n| unsure.cannot_say(key(n)));
+    let sure = host(4 << 20);
+    let arena = arena();
+    assert_eq!(save(&*sure, &arena, 2, LEN), Saved::Stored);
+    let has = Presence::Hit { len: LEN as u64 };
+    let orders: [Vec<Arc<dyn Tier>>; 2] =
+        [vec![unsure.clone(), sure.clone()], vec![sure.clone(), unsure.clone()]];
+    for tiers in orders {
+        let stack = Stack::new("two", tiers).unwrap();
+        let looked = lookup(&stack, &[1, 2, 3], Mode::Each, Hold::None);
+        assert_eq!(looked.found, [Presence::Unknown, has, Presence::Miss]);
+        let looked = lookup(&stack, &[2, 1, 3], Mode::Prefix, Hold::None);
+        assert_eq!((looked.prefix_len(), looked.found[1]), (1, Presence::Unknown));
+    }
+}
+
+#[test]
 fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_is_returned() {
     let t = two();
     let time = ManualClock::new();

@@ -9,8 +9,8 @@ use super::{Inner, add};
 
 impl Inner {
     /// Asks the tiers from the top, each for the keys that the tiers above it do not have, and
-    /// records which tier has which key. If a tier fails, a key that no other tier has is
-    /// `Unknown`.
+    /// records which tier has which key. If a tier fails or cannot say, a key that no other tier
+    /// has is `Unknown`.
     ///
     /// # Errors
     /// The last tier's error, if every tier failed.
@@ -50,7 +50,7 @@ impl Inner {
                 Ok(answer) => {
                     answered = true;
                     for (i, presence) in missing.iter().zip(&answer.found) {
-                        found[*i] = *presence;
+                        merge(&mut found[*i], *presence);
                         if presence.is_hit() {
                             tiers[at].insert(*i);
                         }
@@ -90,13 +90,8 @@ impl Inner {
     pub fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
         let mut found = vec![Presence::Miss; keys.len()];
         for tier in &self.tiers {
-            for (found, here) in found.iter_mut().zip(tier.lookup_in_memory(keys)) {
-                // `Unknown` replaces a miss, and only a hit replaces `Unknown`: the caller must ask
-                // the medium where any tier might have the key.
-                if !found.is_hit() && here != Presence::Miss {
-                    *found = here;
-                }
-            }
+            let here = tier.lookup_in_memory(keys);
+            found.iter_mut().zip(here).for_each(|(found, here)| merge(found, here));
         }
         found
     }
@@ -122,6 +117,15 @@ impl Inner {
 
     pub fn release(&self, held: Parts) {
         held.into_iter().for_each(|(tier, id)| self.tiers[tier].release(id));
+    }
+}
+
+/// Adds what one more tier says about a key to what the tiers above it say.
+fn merge(found: &mut Presence, here: Presence) {
+    // `Unknown` replaces a miss, and only a hit replaces `Unknown`: the key is no miss where any
+    // tier might have it.
+    if !found.is_hit() && here != Presence::Miss {
+        *found = here;
     }
 }
 

@@ -108,6 +108,7 @@ pub struct Probe {
     pub below: Arc<HostTier>,
     pub loads: AtomicU64,
     broken: AtomicBool,
+    unsure: Mutex<Vec<Key>>,
     late: AtomicBool,
     gate: Switch,
     saves: Switch,
@@ -125,18 +126,35 @@ impl Probe {
     /// The same on this clock.
     pub fn over_on(clock: Clock, below: Arc<HostTier>) -> Arc<Self> {
         let switch = || Arc::new((Mutex::new(true), Condvar::new()));
-        let (loads, broken, late, delay) = Default::default();
+        let (loads, broken, unsure, late, delay) = Default::default();
         let clock = Timekeeper::start_on(clock, "probe").unwrap();
         let gate = switch();
         let saves = switch();
         let answers = switch();
         let batches = Mutex::default();
-        Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay, clock })
+        Arc::new(Probe {
+            below,
+            loads,
+            broken,
+            unsure,
+            late,
+            gate,
+            saves,
+            answers,
+            batches,
+            delay,
+            clock,
+        })
     }
 
     /// From now on everything answers `Io`.
     pub fn break_it(&self) {
         self.broken.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on a lookup of this key answers `Unknown`.
+    pub fn cannot_say(&self, key: Key) {
+        self.unsure.lock().unwrap().push(key);
     }
 
     /// From now on every load answers `Timeout`, and gives the memory back.
@@ -192,10 +210,21 @@ impl Tier for Probe {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        match self.check() {
-            Ok(()) => self.below.lookup(ctx, keys, mode, hold),
-            Err(e) => Ticket::ready(Err(e)),
+        if let Err(e) = self.check() {
+            return Ticket::ready(Err(e));
         }
+        let unsure = self.unsure.lock().unwrap();
+        if unsure.is_empty() {
+            return self.below.lookup(ctx, keys, mode, hold);
+        }
+        let mut answer = self.below.lookup(ctx, Arc::clone(&keys), mode, hold).wait();
+        for (key, found) in keys.iter().zip(answer.iter_mut().flat_map(|answer| &mut answer.found))
+        {
+            if unsure.contains(key) {
+                *found = Presence::Unknown;
+            }
+        }
+        Ticket::ready(answer)
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
