@@ -515,10 +515,55 @@ fn a_prefix_lookup_ends_early_and_an_each_lookup_asks_for_all() {
     let (found, asked) = world.asked(|| world.suite.lookup(&keys, Mode::Prefix));
     assert_eq!(found[0], Presence::Miss);
     assert!(asked.len() <= 32, "{} requests for a prefix that ends at once", asked.len());
+    // Another tier: some requests of the prefix may still be under way at this one.
+    let world = World::with(|config| config.with_capacity(0));
     let small: Arc<[_]> = (0..6).map(|n| world.suite.key(n)).collect();
     let (found, asked) = world.asked(|| world.suite.lookup(&small, Mode::Each));
     assert_eq!((found, asked.len()), (vec![Presence::Miss; 6], 6));
     assert!(asked.iter().all(|seen| seen.method == "HEAD"));
+}
+
+#[test]
+fn a_prefix_lookup_waits_for_no_answer_behind_its_end() {
+    let world = World::with(|config| config.with_capacity(0));
+    let keys: Arc<[_]> = (0..3).map(|n| world.suite.key(n)).collect();
+    let hang = Fault::Stall(Duration::from_secs(3600));
+    let name = world.name(&keys[2]).leak();
+    world.server.script(Rule::next(hang).method("HEAD").containing(name).times(u32::MAX));
+    // The first answer is held back until the HEAD behind the end hangs.
+    let first = world.name(&keys[0]).leak();
+    let late = Fault::Stall(Duration::from_millis(200));
+    world.server.script(Rule::next(late).method("HEAD").containing(first));
+    let (found, took) = timed(|| world.suite.lookup(&keys, Mode::Prefix));
+    assert_eq!(found[0], Presence::Miss);
+    assert_eq!(found[2], Presence::Unknown);
+    // Not what the client itself would wait.
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    world.server.heal();
+}
+
+#[test]
+fn a_head_that_hangs_leaves_the_other_keys_their_answers() {
+    let world = World::with(|config| config.with_capacity(0));
+    let keys: Arc<[_]> = (0..3).map(|n| world.suite.key(n)).collect();
+    let hang = Fault::Stall(Duration::from_secs(3600));
+    let name = world.name(&keys[1]).leak();
+    world.server.script(Rule::next(hang).method("HEAD").containing(name).times(u32::MAX));
+    // Several times, for a machine that stops for longer than the HEADs end before the lookup.
+    let answered = (0..5).any(|_| {
+        let ctx = Ctx::within(Duration::from_secs(1));
+        let looked = world.suite.tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None);
+        looked
+            .wait()
+            .is_ok_and(|looked| looked.found == [Presence::Miss, Presence::Unknown, Presence::Miss])
+    });
+    assert!(answered, "one HEAD that hangs fails the lookup of all keys");
+    // A HEAD that hangs alone is a lookup without any answer.
+    let ctx = Ctx::within(Duration::from_millis(200));
+    let looked =
+        world.suite.tier.lookup(&ctx, Arc::from([keys[1].clone()]), Mode::Each, Hold::None);
+    assert_eq!(looked.wait().unwrap_err().kind(), ErrorKind::Timeout);
+    world.server.heal();
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence};
 use kvtier_key::Digest;
 use kvtier_s3::List;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
 use crate::ops::metadata::{self, StoredFacts};
@@ -19,6 +20,10 @@ use crate::state::shared::{FoundObject, Shared};
 
 /// HEADs in flight.
 const HEADS_MAX: usize = 32;
+/// The longest time that the HEADs of a lookup end before its deadline.
+const MARGIN_MAX: Duration = Duration::from_millis(50);
+/// The longest time that HEADs go on behind the end of a prefix, when the lookup has its answer.
+const FINISH_MAX: Duration = Duration::from_secs(1);
 /// Keys on a page of a listing.
 const PAGE_KEYS: usize = 1000;
 /// The time of a page of a listing, in HEADs: the store reads a thousand keys for it.
@@ -101,7 +106,8 @@ pub async fn ask(
     };
     let mut error = None;
     let mut found = vec![Presence::Unknown; keys.len()];
-    let mut heads = JoinSet::new();
+    let mut heads = Heads::default();
+    let asked_until = heads_deadline(deadline);
     let mut next = 0;
     // Where the lookup stops: behind the first key of a prefix that is no hit.
     let mut end = keys.len();
@@ -119,25 +125,89 @@ pub async fn ask(
                 }
                 None => {
                     let (shared, key) = (Arc::clone(shared), key.clone());
-                    heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
+                    heads.spawn(at, async move { head_in_time(&shared, &key, asked_until).await });
                 }
             }
         }
-        let Some(done) = heads.join_next().await else { break };
-        // A task that panicked leaves its key unknown.
-        let Ok((at, presence)) = done else { continue };
+        let Some((at, presence)) = heads.next_before(end).await else { break };
         match presence {
-            Ok(presence) => found[at] = presence,
-            Err(e) => error = error.or(Some(e)),
+            Some(Ok(presence)) => found[at] = presence,
+            Some(Err(e)) => error = error.or(Some(e)),
+            None => {}
         }
         end = end_after(mode, end, at, found[at]);
     }
+    heads.finish_in_background();
     Ok(Answers { found, error })
+}
+
+/// The deadline of the HEADs of a lookup: early enough that one that hangs leaves the lookup time
+/// to answer for the other keys.
+fn heads_deadline(deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // A part of what is left: a short deadline keeps most of its time.
+    deadline - (left / 16).min(MARGIN_MAX)
+}
+
+/// The HEADs of a lookup that are in flight.
+#[derive(Default)]
+struct Heads {
+    tasks: JoinSet<Result<Presence, Error>>,
+    /// The index of the key of each task.
+    at: HashMap<Id, usize>,
+}
+
+impl Heads {
+    fn len(&self) -> usize {
+        self.at.len()
+    }
+
+    fn spawn(
+        &mut self,
+        at: usize,
+        head: impl Future<Output = Result<Presence, Error>> + Send + 'static,
+    ) {
+        self.at.insert(self.tasks.spawn(head).id(), at);
+    }
+
+    /// Waits for the next HEAD that ends: the index of its key, and its answer unless it panicked.
+    /// `None` if none is in flight for a key before `end`.
+    async fn next_before(
+        &mut self,
+        end: usize,
+    ) -> Option<(usize, Option<Result<Presence, Error>>)> {
+        if self.at.values().all(|at| *at >= end) {
+            return None;
+        }
+        let (id, answer) = match self.tasks.join_next_with_id().await? {
+            Ok((id, answer)) => (id, Some(answer)),
+            Err(e) => (e.id(), None),
+        };
+        self.at.remove(&id).map(|at| (at, answer))
+    }
+
+    /// Gives the HEADs that are still in flight a moment to end, then drops them. Dropped at once,
+    /// each would cost its connection, and the next lookup a handshake.
+    fn finish_in_background(mut self) {
+        if !self.at.is_empty() {
+            let all = async move { while self.tasks.join_next().await.is_some() {} };
+            tokio::spawn(timeout(FINISH_MAX, all));
+        }
+    }
 }
 
 /// Where a lookup stops that stopped at `end` before it had the answer for the key `at`.
 fn end_after(mode: Mode, end: usize, at: usize, presence: Presence) -> usize {
     if mode == Mode::Prefix && !presence.is_hit() { end.min(at + 1) } else { end }
+}
+
+/// As [`head_once`], but the wait for a permit ends by the deadline too.
+async fn head_in_time(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
+    timeout_at(deadline, head_once(shared, key, deadline)).await.unwrap_or_else(|_| Err(late(key)))
+}
+
+fn late(key: &Key) -> Error {
+    Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup").with_key(*key.digest())
 }
 
 /// Sends a HEAD for one chunk, or waits for that of another lookup. If that one failed, sends its
@@ -153,12 +223,7 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
             HeadRole::Lead(_) => {}
             HeadRole::Follow(answered) => {
                 // The other lookup may have more time than this one.
-                let late = |_| {
-                    Error::new(ErrorKind::Timeout, "the deadline passed")
-                        .with_op("lookup")
-                        .with_key(*key.digest())
-                };
-                timeout_at(deadline, answered).await.map_err(late)?;
+                timeout_at(deadline, answered).await.map_err(|_| late(key))?;
             }
         }
         if let Some(len) = shared.known(key.digest()) {
