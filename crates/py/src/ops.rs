@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtier::core::{
-    Class, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Presence, Save, Saved,
+    Class, ErrorKind, Hold, Key, Load, Loaded, LookedUp, MissReason, Mode, Presence, Save, Saved,
     ShedReason, TierExt,
 };
 use kvtier::key::ChunkShape;
@@ -147,25 +147,61 @@ impl Store {
         hold: bool,
     ) -> BatchResult {
         let mut result = BatchResult::new(keys.len());
-        let KeyBatch { at, keys } = key_batch(&mut result, keys);
+        let mut open = key_batch(&mut result, keys);
         let hold = if hold { Hold::For(self.settings.hold) } else { Hold::None };
         let ctx = self.ctx(Class::Demand);
-        match self.tier().lookup_waiting(&ctx, Arc::clone(&keys), mode, hold).await {
-            Ok(answer) => {
-                let mut hits: Vec<Digest> = Vec::new();
-                for ((at, key), found) in at.into_iter().zip(&*keys).zip(&answer.found) {
-                    if let Presence::Hit { len } = found {
-                        result.answers[at] = len.cast_signed();
-                        hits.push(*key.digest());
-                    }
-                }
-                if let Some(hold) = answer.hold {
-                    self.hold(hold, hits);
+        // A medium that answers for a part of the keys does not say why it is silent about the
+        // others. It is asked for these alone, until it answers for all or says why not.
+        loop {
+            let asked = open.keys.len();
+            match self.tier().lookup_waiting(&ctx, Arc::clone(&open.keys), mode, hold).await {
+                Ok(answer) => open = self.take_answers(&mut result, open, &answer, mode),
+                Err(e) => {
+                    result.record_error(&e);
+                    break;
                 }
             }
-            Err(e) => result.record_error(&e),
+            // A round without one more answer ends it: the next would bring none either.
+            if open.keys.is_empty() || open.keys.len() == asked {
+                break;
+            }
         }
         result
+    }
+
+    /// Records the hits, and returns the keys without an answer.
+    fn take_answers(
+        &self,
+        result: &mut BatchResult,
+        asked: KeyBatch,
+        answer: &LookedUp,
+        mode: Mode,
+    ) -> KeyBatch {
+        for (at, found) in asked.at.iter().zip(&answer.found) {
+            if let Presence::Hit { len } = found {
+                result.answers[*at] = len.cast_signed();
+            }
+        }
+        if let Some(hold) = answer.hold {
+            self.hold(hold, answer.hits(&asked.keys));
+        }
+        let found = |i: usize| answer.found.get(i).copied().unwrap_or(Presence::Unknown);
+        let unknown: Vec<usize> = match mode {
+            // A stack's answer is final: it has asked all its tiers, and one that failed makes no
+            // lookup fail while others answer.
+            _ if !answer.tiers.is_empty() => Vec::new(),
+            Mode::Each => (0..asked.at.len()).filter(|i| found(*i) == Presence::Unknown).collect(),
+            // Keys behind the end of a prefix need no answer.
+            Mode::Prefix => (0..asked.at.len())
+                .find(|i| !found(*i).is_hit())
+                .filter(|i| found(*i) == Presence::Unknown)
+                .into_iter()
+                .collect(),
+        };
+        KeyBatch {
+            at: unknown.iter().map(|i| asked.at[*i]).collect(),
+            keys: unknown.iter().map(|i| asked.keys[*i].clone()).collect(),
+        }
     }
 
     /// Deletes the chunks that are not held; a held one has no answer.

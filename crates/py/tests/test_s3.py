@@ -91,6 +91,28 @@ class Faults(Case):
         self.assertEqual(into.tobytes(), filled(3).tobytes())
         self.assertEqual(len(again.keys()), 1)
 
+    def test_a_lookup_raises_if_a_key_has_no_answer(self):
+        server = self.server()
+        # Another client, so that the names of the objects come from the bucket and nothing is known here.
+        writer = Store(tiers=[server.spec()])
+        self.addCleanup(writer.close)
+        keys = [key(n) for n in range(3)]
+        writer.save(keys[:1], [filled(0)])
+        (present,) = server.keys()
+        writer.save(keys[1:2], [filled(1)])
+        (denied,) = set(server.keys()) - {present}
+        server.ask(f"deny-heads {denied}")
+        above = {"type": "host", "bytes": 4 * MIB}
+        for prefix in (False, True):
+            store = Store(tiers=[server.spec()])
+            self.addCleanup(store.close)
+            with self.assertRaises(errors.Denied):
+                store.lookup(keys, prefix=prefix)
+            self.assertEqual(store.lookup([keys[0], keys[2]], prefix=prefix), [MIB, None])
+            several = Store(tiers=[above, server.spec()])
+            self.addCleanup(several.close)
+            self.assertEqual(several.lookup(keys[:2], prefix=prefix), [MIB, None])
+
     def test_a_bucket_that_does_not_exist_is_logged_at_the_start(self):
         spec = self.server().spec(bucket="absent")
         for opened in (lambda: kvtier.Connector(tiers=[spec]), lambda: Store(tiers=[spec])):

@@ -82,7 +82,8 @@ class Store(WithStatus):
         return _lengths(self._tiers.load(self._names(keys), _bytes(buffers), exact=False))
 
     def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Lengths:
-        """Returns the length in bytes of each stored chunk, or ``None``. With ``prefix``, stops at the first miss."""
+        """Returns the length in bytes of each stored chunk, or ``None``. With ``prefix``, stops at the first miss. A key for which the medium
+        gives no answer is an error; if there are several tiers, only if all of them fail."""
         return _lengths(self._tiers.lookup(self._names(keys), prefix=prefix))
 
     def remove(self, keys: Sequence[AnyKey]) -> Flags:

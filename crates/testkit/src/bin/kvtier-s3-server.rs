@@ -3,7 +3,8 @@
 //! `kvtier-s3-server [--bucket NAME] [--port N]` prints its address, then serves until standard
 //! input ends. Each line of standard input is a command: `requests` prints the requests since the
 //! last time (method, target, status), `keys` the names of all objects, `stall MS TIMES` lets the
-//! next requests wait and `stall-heads MS TIMES` the next HEADs; an empty line closes each answer.
+//! next requests wait and `stall-heads MS TIMES` the next HEADs, and
+//! `deny-heads WORD` refuses HEADs of objects whose names contain the word; an empty line closes each answer.
 //! Its key pair is that of [`Setup::default`].
 #![forbid(unsafe_code)]
 
@@ -62,6 +63,13 @@ fn answer(server: &Server, line: &str, reported: &mut usize) -> io::Result<Vec<S
         ["stall-heads", ms, times] => {
             let stall = Fault::Stall(Duration::from_millis(number(ms)?.into()));
             server.script(Rule::next(stall).method("HEAD").times(number(times)?));
+            Ok(Vec::new())
+        }
+        ["deny-heads", word] => {
+            // For as long as the server runs, as the rule itself.
+            let word: &'static str = word.to_owned().leak();
+            let deny = Rule::next(Fault::Error(403, "AccessDenied")).method("HEAD");
+            server.script(deny.containing(word).times(u32::MAX));
             Ok(Vec::new())
         }
         _ => Err(io::Error::other(format!("no command {line:?}"))),
