@@ -116,6 +116,9 @@ pub enum Claimed {
     Full,
     /// The ledger must be recounted first.
     Damaged,
+    /// The ledger cannot be changed now: another process keeps its lock, or its file fails. Bytes
+    /// can be [exchanged](Ledger::may_exchange) at most.
+    Unavailable,
 }
 
 /// What a recount found.
@@ -227,7 +230,7 @@ impl<S: LockedFile> Ledger<S> {
                 Ok(Claimed::Granted)
             }
             // A stopped process holds the lock. The save is shed instead of blocked.
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Claimed::Full),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Claimed::Unavailable),
             Err(e) => Err(e),
         }
     }
@@ -322,6 +325,15 @@ impl<S: LockedFile> Ledger<S> {
         });
         file.unlock()?;
         done
+    }
+
+    /// Whether bytes that this process frees now could be claimed by it while the ledger is
+    /// unavailable: the file can be read, and no recount has begun of which this process has not
+    /// heard. Otherwise to evict would free nothing for it.
+    pub fn may_exchange(&self) -> bool {
+        let state = self.state();
+        let contents = state.file.as_ref().map(read);
+        matches!(contents, Some(Ok(Some(now))) if now.generation == self.generation().0)
     }
 
     /// Whether another process kept the lock at the last try. Then nothing can be recounted.

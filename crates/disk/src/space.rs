@@ -72,6 +72,8 @@ struct ReserveAttempts {
     stuck: u32,
     /// Bytes evicted because the device was full.
     device_evicted: u64,
+    /// Bytes evicted because the ledger was unavailable.
+    exchange_evicted: u64,
     is_ledger_checked: bool,
     is_restored: bool,
 }
@@ -98,6 +100,7 @@ pub enum ReserveError {
 enum FileOutcome {
     Created,
     LedgerFull,
+    LedgerUnavailable,
     DeviceFull,
 }
 
@@ -159,6 +162,7 @@ impl<M: Mover> SpaceReservation<M> {
                     self.cancel();
                     match created {
                         FileOutcome::DeviceFull => self.on_device_full()?,
+                        FileOutcome::LedgerUnavailable => self.on_ledger_unavailable()?,
                         _ => {
                             shared.free_quarantined(self.size.claimed) > 0
                                 || self.on_ledger_full()?

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 
-use kvtier_core::{ManualClock, Namespace};
+use kvtier_core::{ManualClock, Namespace, Observe as _};
 use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
@@ -575,4 +575,40 @@ fn a_load_that_the_mover_drops_is_answered_after_its_memory_and_its_reader_are_r
         assert_eq!(error.kind(), ErrorKind::Closed, "{layout}");
         assert_eq!(seen.recv().unwrap(), (false, [true, true]), "{layout}");
     }
+}
+
+/// A peer counts the directory for long, or is stopped while it counts: bytes that this process
+/// frees do not count for it until then.
+#[test]
+fn a_save_evicts_nothing_while_a_peer_recounts_the_ledger() {
+    let (time, dir) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    let disk = open_on(&time, dir.path());
+    (0..40).for_each(|n| write(dir.path(), &key(n)));
+    disk.shared.follow_changes();
+    assert_eq!(disk.usage().chunks, 40);
+    let own = dir.path().join(".kvtier");
+    let (begin, has_begun) = sync_channel::<()>(1);
+    let (end, may_end) = sync_channel::<()>(1);
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(move || {
+            let total = Ledger::peek(&own).unwrap().unwrap();
+            let ledger = Ledger::open(&own, true).unwrap();
+            let count = || {
+                begin.send(()).unwrap();
+                let _ = may_end.recv();
+                Ok(total)
+            };
+            ledger.recount(true, count).unwrap();
+        });
+        has_begun.recv().unwrap();
+        let ctx = Ctx::within_on(&time.clock(), std::time::Duration::from_secs(1 << 20));
+        let save = kvtier_core::Save { key: key(200), from: vec![vec![1; 1000].into()] };
+        let save = disk.save(&ctx, vec![save]);
+        in_time(&time, "the save is answered", || save.is_done());
+        let saved = save.wait().remove(0).result;
+        let left = disk.usage().chunks;
+        end.send(()).unwrap();
+        peer.join().unwrap();
+        assert_eq!((saved.unwrap(), left), (Saved::Shed(ShedReason::Full), 40));
+    });
 }

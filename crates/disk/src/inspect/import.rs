@@ -93,6 +93,10 @@ impl Writer {
                 "the ledger was damaged meanwhile; a tier that opens the directory recounts it";
             return Err(match claimed? {
                 Claimed::Damaged => io::Error::new(Io::InvalidData, damaged),
+                Claimed::Unavailable => io::Error::new(
+                    Io::WouldBlock,
+                    "another process keeps the lock of the directory's ledger; try again later",
+                ),
                 _ => io::Error::new(Io::StorageFull, "the directory's cap leaves no space"),
             });
         };

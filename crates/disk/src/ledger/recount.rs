@@ -30,7 +30,7 @@ impl<M: Mover> Shared<M> {
     pub fn claim_bytes(&self, bytes: u64, make: &mut dyn FnMut() -> bool) -> Claimed {
         self.space.ledger.claim(bytes, self.limits.capacity_bytes, make).unwrap_or_else(|e| {
             self.failed("cannot use the ledger", &e);
-            Claimed::Full
+            Claimed::Unavailable
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::file_contents::BYTES;
 use super::*;
 
-use Claimed::{Damaged, Full, Granted};
+use Claimed::{Damaged, Full, Granted, Unavailable};
 
 fn two(dir: &Path, exact: bool) -> (Ledger, Ledger) {
     let a = Ledger::open(dir, exact).unwrap();
@@ -124,13 +124,15 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     let stopped = open_rw(&dir.path().join("ledger")).unwrap();
     stopped.lock().unwrap();
     let began = Instant::now();
-    assert_eq!(claim(&a, 1).unwrap(), Full, "another process may have claimed the rest");
+    let refused = claim(&a, 1).unwrap();
+    assert_eq!(refused, Unavailable, "another process may have claimed the rest");
+    assert!(a.may_exchange());
     release(&a, 20);
     assert_eq!(
         (claim(&a, 15).unwrap(), claim(&a, 6).unwrap(), claim(&a, 5).unwrap()),
-        (Granted, Full, Granted)
+        (Granted, Unavailable, Granted)
     );
-    (0..100).for_each(|_| assert_eq!(claim(&a, 1).unwrap(), Full));
+    (0..100).for_each(|_| assert_eq!(claim(&a, 1).unwrap(), Unavailable));
     assert!(began.elapsed() < 20 * LOCK_WAIT_MAX, "not so long for each");
     assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     assert_eq!(total(dir.path()), 60);
@@ -172,7 +174,7 @@ fn a_lock_that_is_kept_is_waited_for_once() {
     assert_eq!((recount(), ledger.is_kept()), (io::ErrorKind::WouldBlock, true));
     assert_eq!(
         (ledger.claim(1, 100, &mut || true).unwrap(), recount()),
-        (Full, io::ErrorKind::WouldBlock)
+        (Unavailable, io::ErrorKind::WouldBlock)
     );
     let waits = ledger.state().file.as_ref().unwrap().0.lock().unwrap().clone();
     assert_eq!(waits, [REGISTRATION_WAIT_MAX, KEPT_WAIT_MAX, KEPT_WAIT_MAX]);
@@ -193,7 +195,8 @@ fn while_another_process_recounts_no_bytes_are_exchanged() {
             made += 1;
             true
         };
-        assert_eq!(a.claim(5, 100, &mut make).unwrap(), Full);
+        assert_eq!(a.claim(5, 100, &mut make).unwrap(), Unavailable);
+        assert!(!a.may_exchange());
         assert_eq!(made, 1, "a file that the caller deletes");
         Ok(5)
     };

@@ -41,10 +41,16 @@ impl<M: Mover> SpaceReservation<M> {
         if claimed == Claimed::Damaged {
             match self.shared.recount(false) {
                 Ok(()) => return self.create_file(),
-                Err(e) => self.shared.failed("cannot recount the ledger", &e),
+                Err(e) => {
+                    self.shared.failed("cannot recount the ledger", &e);
+                    return Ok(FileOutcome::LedgerUnavailable);
+                }
             }
         }
-        Ok(FileOutcome::LedgerFull)
+        Ok(match claimed {
+            Claimed::Unavailable => FileOutcome::LedgerUnavailable,
+            _ => FileOutcome::LedgerFull,
+        })
     }
 
     /// The index has space and the ledger has none. The directory is filled by files that the index
@@ -60,17 +66,11 @@ impl<M: Mover> SpaceReservation<M> {
             return Ok(true);
         }
         self.attempts.refused += 1;
-        let is_kept = self.shared.space.ledger.is_kept();
         match self.attempts.refused {
             // Files of dead processes may fill the directory, and to remove them is cheaper than a
             // count.
             1 => Ok(self.shared.remove_stale()),
-            // A stopped process may keep the lock for hours, and without it bytes can only be
-            // exchanged: to wait would hold the caller's memory for nothing.
-            _ if is_kept && !self.shared.may_free_bytes() => Err(ShedReason::Full.into()),
             _ if self.shared.clock.now() < self.wait_until => Ok(false),
-            // Nothing can be recounted, and to read the directory is expensive.
-            _ if is_kept => Err(ShedReason::Full.into()),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
                 self.shared.check_ledger();
@@ -78,6 +78,25 @@ impl<M: Mover> SpaceReservation<M> {
             }
             _ => Err(ShedReason::Full.into()),
         }
+    }
+
+    /// Another process keeps the ledger's lock, or its file fails. A stopped process may keep it for
+    /// hours. Until then this save can only take bytes that this process frees, so it evicts as much
+    /// as it needs, once, and only where those bytes would count for it. More would empty the cache
+    /// for nothing.
+    pub(super) fn on_ledger_unavailable(&mut self) -> Result<bool, ReserveError> {
+        let has_tried = self.attempts.exchange_evicted > self.size.claimed;
+        if !has_tried && self.shared.space.ledger.may_exchange() && self.evict_oldest() {
+            // Another save of this process may take what this one freed: one more try.
+            self.attempts.exchange_evicted += self.size.claimed;
+            return Ok(true);
+        }
+        // Saves that end now may become chunks to evict. Without any, to wait would hold the
+        // caller's memory for nothing.
+        if self.shared.may_free_bytes() && self.shared.clock.now() < self.wait_until {
+            return Ok(false);
+        }
+        Err(ShedReason::Full.into())
     }
 
     /// The device is full below the cap. Evicts the bytes of one file at once, and again after each
