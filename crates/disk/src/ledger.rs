@@ -328,17 +328,11 @@ impl<S: LockedFile> Ledger<S> {
     }
 
     /// Whether bytes that this process frees now could be claimed by it while the ledger is
-    /// unavailable: the file can be read, and no recount has begun of which this process has not
-    /// heard. Otherwise to evict would free nothing for it.
+    /// unavailable: the file can be read, and no recount has begun that this process has not seen. Otherwise to evict would free nothing for it.
     pub fn may_exchange(&self) -> bool {
         let state = self.state();
         let contents = state.file.as_ref().map(read);
         matches!(contents, Some(Ok(Some(now))) if now.generation == self.generation().0)
-    }
-
-    /// Whether another process kept the lock at the last try. Then nothing can be recounted.
-    pub fn is_kept(&self) -> bool {
-        self.state().is_kept
     }
 
     /// Whether a release was dropped since this was asked last, so that the total may be too high.

@@ -9,6 +9,7 @@
 
 mod borrow;
 mod buffer;
+mod catch_panic;
 mod completion_queue;
 mod connector;
 mod device;

@@ -2,6 +2,8 @@
 
 use kvtier::core::{Error, ErrorKind, Mode};
 
+use crate::catch_panic::PANIC_TEXT;
+
 /// The answer for a key without one: a miss or a failure.
 pub const NO_ANSWER: i64 = -1;
 
@@ -42,6 +44,12 @@ impl BatchResult {
     /// A batch that could not be started.
     pub fn failed(len: usize, text: String) -> Self {
         let error = BatchError { kind: ErrorKind::Invalid, text };
+        BatchResult { answers: vec![NO_ANSWER; len], error: Some(error) }
+    }
+
+    /// A batch whose code panicked.
+    pub fn panicked(len: usize) -> Self {
+        let error = BatchError { kind: ErrorKind::Io, text: PANIC_TEXT.into() };
         BatchResult { answers: vec![NO_ANSWER; len], error: Some(error) }
     }
 

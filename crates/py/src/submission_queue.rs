@@ -26,6 +26,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 use crate::buffer::{self, BorrowedMemory};
+use crate::catch_panic::catch_panic;
 use crate::completion_queue::{Completion, CompletionQueue};
 use crate::gil::without_gil;
 use crate::key_name::KeyName;
@@ -94,8 +95,9 @@ impl<T: Send + 'static> SubmissionQueue<T> {
         let handle = &self.handle;
         let completions = &self.completions;
         Ok(without_gil(py, || {
+            let len = keys.len();
             let batch = op(handle.store(), handle.parse_keys(keys));
-            completions.start(async move { convert(batch.await) })
+            completions.start(async move { convert(result_of(batch, len).await) })
         }))
     }
 
@@ -121,9 +123,10 @@ impl<T: Send + 'static> SubmissionQueue<T> {
                 // The batch holds the store: its timer must outlive the wait below, also after
                 // `close`.
                 let store = handle.store();
+                let len = keys.len();
                 let batch = op(handle.store(), handle.parse_keys(keys), memory);
                 completions.start(async move {
-                    let result = batch.await;
+                    let result = result_of(batch, len).await;
                     // Only then does the caller get the result, and with it the right to reuse its
                     // memory.
                     borrow.returned(&store.return_timer, store.settings.return_timeout).await;
@@ -137,4 +140,10 @@ impl<T: Send + 'static> SubmissionQueue<T> {
             }
         }))
     }
+}
+
+/// The result of a batch. One that panics must not stay pending, and its panic must not come out of
+/// `poll`, which the ends of all other batches come through.
+async fn result_of(batch: impl Future<Output = BatchResult> + Send, len: usize) -> BatchResult {
+    catch_panic(batch).await.unwrap_or_else(|_| BatchResult::panicked(len))
 }

@@ -8,12 +8,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+#[allow(dead_code)]
+#[path = "../src/catch_panic.rs"]
+mod catch_panic;
 // What the module uses of it, this test may not.
 #[allow(dead_code)]
 #[path = "../src/engine/submitter.rs"]
 mod submitter;
 
-use submitter::{Panicked, Submitter};
+use catch_panic::Panicked;
+use submitter::Submitter;
 
 /// Far above what a step takes.
 const STEP_MAX: Duration = Duration::from_secs(20);

@@ -169,9 +169,9 @@ impl LockedFile for Kept {
 #[test]
 fn a_lock_that_is_kept_is_waited_for_once() {
     let ledger = Ledger::with_file(Some(Kept::default()), true);
-    assert!(!ledger.is_kept());
+    assert!(!ledger.state().is_kept);
     let recount = || ledger.recount(true, || panic!("it is not locked")).unwrap_err().kind();
-    assert_eq!((recount(), ledger.is_kept()), (io::ErrorKind::WouldBlock, true));
+    assert_eq!((recount(), ledger.state().is_kept), (io::ErrorKind::WouldBlock, true));
     assert_eq!(
         (ledger.claim(1, 100, &mut || true).unwrap(), recount()),
         (Unavailable, io::ErrorKind::WouldBlock)

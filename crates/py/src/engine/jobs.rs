@@ -24,6 +24,7 @@ use kvtier::{Lease, View};
 
 use super::join_all::join_all;
 use crate::borrow::BatchBorrow;
+use crate::catch_panic::PANIC_TEXT;
 use crate::ops::shed_error;
 use crate::result::{BatchError, BatchResult};
 use crate::store::Store;
@@ -241,12 +242,11 @@ impl JobEnd {
     /// A job whose code panicked. None of its chunks counts as transferred, and any may have been.
     pub fn panicked(job: u64, is_load: bool, digests: Vec<Option<Digest>>, took: Duration) -> Self {
         let len = digests.len();
-        let text = "the job's code panicked, which is a bug of kvtier; the process's log has where";
         let failed = if is_load { len as u64 } else { 0 };
         JobEnd {
             job,
             done: vec![false; len],
-            error: Some(BatchError { kind: ErrorKind::Io, text: text.into() }),
+            error: Some(BatchError { kind: ErrorKind::Io, text: PANIC_TEXT.into() }),
             took,
             bytes: 0,
             is_load,

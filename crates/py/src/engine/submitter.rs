@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 
+use crate::catch_panic::{Panicked, catch_panic};
+
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -28,15 +30,11 @@ pub struct Submitter {
     pid: u32,
 }
 
-/// The code of a job panicked. What the job held was released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Panicked;
-
 /// A job that starts on the thread: a future. It resolves also where the job panics, on whichever
 /// thread: what waits for a job must not wait for ever.
 pub struct Started<T> {
     handover: Arc<Handover<T>>,
-    running: Option<BoxFuture<T>>,
+    running: Option<BoxFuture<Result<T, Panicked>>>,
 }
 
 #[derive(Default)]
@@ -49,9 +47,8 @@ struct State<T> {
 
 /// A future that was polled once.
 enum Progress<T> {
-    Done(T),
-    Running(BoxFuture<T>),
-    Panicked,
+    Done(Result<T, Panicked>),
+    Running(BoxFuture<Result<T, Panicked>>),
 }
 
 impl<T> Default for State<T> {
@@ -106,19 +103,15 @@ impl Submitter {
         let handover = Arc::new(Handover(Mutex::default()));
         let done = Arc::clone(&handover);
         self.run(move || {
-            // Dropped within, so that a job that panics has released what it held when it is
-            // reported.
-            let first_poll = move || {
-                let mut future: BoxFuture<T> = Box::pin(make());
+            // The job is made within, so that this panic is caught too.
+            let mut future: BoxFuture<Result<T, Panicked>> =
+                Box::pin(catch_panic(async move { make().await }));
+            let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 // The waker does nothing, which loses no wake-up: the future is polled again after
                 // the handover, and reports then that it is ready.
-                match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(output) => Progress::Done(output),
-                    Poll::Pending => Progress::Running(future),
-                }
+                Poll::Ready(output) => Progress::Done(output),
+                Poll::Pending => Progress::Running(future),
             };
-            // The hook for panics has reported it.
-            let progress = catch_unwind(AssertUnwindSafe(first_poll)).unwrap_or(Progress::Panicked);
             let waker = {
                 // The result and the waker change hands under one lock: `poll` either finds the
                 // result, or leaves its waker before the result is there.
@@ -163,8 +156,7 @@ impl<T> Future for Started<T> {
         if self.running.is_none() {
             let mut state = self.handover.lock();
             match state.started.take() {
-                Some(Progress::Done(output)) => return Poll::Ready(Ok(output)),
-                Some(Progress::Panicked) => return Poll::Ready(Err(Panicked)),
+                Some(Progress::Done(output)) => return Poll::Ready(output),
                 Some(Progress::Running(future)) => {
                     // Not polled under the lock: the future may run for long, and the thread needs
                     // the lock.
@@ -177,20 +169,9 @@ impl<T> Future for Started<T> {
                 }
             }
         }
-        let Some(mut future) = self.running.take() else { return Poll::Pending };
-        // The future moves in: one that panics is dropped with what it holds, and never polled
-        // again.
-        let polled = catch_unwind(AssertUnwindSafe(move || {
-            let polled = future.as_mut().poll(context);
-            (polled, future)
-        }));
-        match polled {
-            Ok((Poll::Ready(output), _)) => Poll::Ready(Ok(output)),
-            Ok((Poll::Pending, future)) => {
-                self.running = Some(future);
-                Poll::Pending
-            }
-            Err(_) => Poll::Ready(Err(Panicked)),
+        match &mut self.running {
+            Some(future) => future.as_mut().poll(context),
+            None => Poll::Pending,
         }
     }
 }
