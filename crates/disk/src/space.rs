@@ -72,8 +72,8 @@ struct ReserveAttempts {
     stuck: u32,
     /// Bytes evicted because the device was full.
     device_evicted: u64,
-    /// Bytes evicted because the ledger was unavailable.
-    exchange_evicted: u64,
+    /// How often chunks were evicted because the ledger was unavailable.
+    exchanges: u32,
     is_ledger_checked: bool,
     is_restored: bool,
 }

@@ -14,6 +14,9 @@ use crate::data_dir::is_full;
 use crate::ledger::Claimed;
 use crate::mover::Mover;
 
+/// How often a save evicts while the ledger is unavailable, whatever becomes of the bytes.
+const EXCHANGES_MAX: u32 = 64;
+
 impl<M: Mover> SpaceReservation<M> {
     pub(super) fn on_create_failed(&mut self, e: io::Error) -> Result<FileOutcome, ReserveError> {
         if is_full(&e) {
@@ -81,14 +84,15 @@ impl<M: Mover> SpaceReservation<M> {
     }
 
     /// Another process keeps the ledger's lock, or its file fails. A stopped process may keep it for
-    /// hours. Until then this save can only take bytes that this process frees, so it evicts as much
-    /// as it needs, once, and only where those bytes would count for it. More would empty the cache
-    /// for nothing.
+    /// hours. Until then this save can only take bytes that this process frees, so it evicts
+    /// only where those bytes would count for it. Otherwise it would empty the cache for nothing.
     pub(super) fn on_ledger_unavailable(&mut self) -> Result<bool, ReserveError> {
-        let has_tried = self.attempts.exchange_evicted > self.size.claimed;
-        if !has_tried && self.shared.space.ledger.may_exchange() && self.evict_oldest() {
-            // Another save of this process may take what this one freed: one more try.
-            self.attempts.exchange_evicted += self.size.claimed;
+        // Another save of this process may take what this one freed, and becomes a chunk by it.
+        if self.attempts.exchanges < EXCHANGES_MAX
+            && self.shared.space.ledger.may_exchange()
+            && self.evict_oldest()
+        {
+            self.attempts.exchanges += 1;
             return Ok(true);
         }
         // Saves that end now may become chunks to evict. Without any, to wait would hold the
