@@ -40,6 +40,8 @@ pub struct SpaceReservation<M: Mover> {
     request: ReserveRequest,
     /// Until when the save waits for space that others free.
     wait_until: Instant,
+    /// When the save itself ends.
+    deadline: Instant,
     attempts: ReserveAttempts,
     reservation: Option<Reservation>,
     /// The ledger counts `size.claimed` for this reservation.
@@ -75,6 +77,7 @@ struct ReserveAttempts {
     /// How often chunks were evicted because the ledger was unavailable.
     exchanges: u32,
     is_ledger_checked: bool,
+    is_ledger_unavailable: bool,
     is_restored: bool,
 }
 
@@ -123,6 +126,7 @@ impl<M: Mover> SpaceReservation<M> {
             size,
             request,
             wait_until: deadline.min(shared.clock.now() + shared.limits.space_wait_max),
+            deadline,
             attempts: ReserveAttempts::default(),
             reservation: None,
             is_counted: false,

@@ -87,6 +87,11 @@ impl<M: Mover> SpaceReservation<M> {
     /// hours. Until then this save can only take bytes that this process frees, so it evicts
     /// only where those bytes would count for it. Otherwise it would empty the cache for nothing.
     pub(super) fn on_ledger_unavailable(&mut self) -> Result<bool, ReserveError> {
+        // To find the lock kept took seconds: the wait for space begins only now.
+        if !std::mem::replace(&mut self.attempts.is_ledger_unavailable, true) {
+            let until = self.shared.clock.now() + self.shared.limits.space_wait_max;
+            self.wait_until = self.deadline.min(until);
+        }
         // Another save of this process may take what this one freed, and becomes a chunk by it.
         if self.attempts.exchanges < EXCHANGES_MAX
             && self.shared.space.ledger.may_exchange()
