@@ -16,13 +16,21 @@ pub const WRONG: &str = "FAKEGPU_WRONG_KERNELS";
 pub const HANDLE: usize = 0x7000;
 
 /// The number of modules ever loaded, and the loaded ones by handle.
-static LOADED: Mutex<(usize, BTreeMap<usize, Arc<Kernel>>)> = Mutex::new((0, BTreeMap::new()));
+static LOADED: Mutex<LoadedModules> =
+    Mutex::new(LoadedModules { count: 0, by_handle: BTreeMap::new() });
 /// Kernels that accessed unmapped memory, and kernels that ran.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
+/// The modules that are loaded; each has one kernel.
+pub struct LoadedModules {
+    /// How many were ever loaded: handles are never used again.
+    pub count: usize,
+    pub by_handle: BTreeMap<usize, Arc<Kernel>>,
+}
+
 /// The loaded kernels.
-pub fn loaded() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Kernel>>)> {
+pub fn loaded() -> MutexGuard<'static, LoadedModules> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -36,7 +44,7 @@ pub fn context_error() -> Option<c_int> {
 pub fn lines() -> [String; 3] {
     let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
     [
-        format!("leaked modules {}", loaded().1.len()),
+        format!("leaked modules {}", loaded().by_handle.len()),
         format!("leaked kernel_faults {}", get(&FAULTS)),
         format!("counted kernels {}", get(&RUNS)),
     ]

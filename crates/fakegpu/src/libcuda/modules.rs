@@ -26,9 +26,9 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) 
     match Kernel::read(&text) {
         Ok(kernel) => {
             let mut loaded = loaded();
-            loaded.0 += 1;
-            let handle = HANDLE + loaded.0;
-            loaded.1.insert(handle, Arc::new(kernel));
+            loaded.count += 1;
+            let handle = HANDLE + loaded.count;
+            loaded.by_handle.insert(handle, Arc::new(kernel));
             // SAFETY: as CUDA requires of the caller.
             unsafe { write_result(module, handle) }
         }
@@ -43,7 +43,7 @@ unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> c_int {
     fails!("cuModuleGetFunction" in a context);
-    let kernel = loaded().1.get(&module).cloned();
+    let kernel = loaded().by_handle.get(&module).cloned();
     // SAFETY: as CUDA requires of the caller, a text.
     let name = unsafe { CStr::from_ptr(name) };
     match kernel.filter(|kernel| name.to_bytes() == kernel.name.as_bytes()) {
@@ -57,7 +57,7 @@ unsafe extern "C" fn cuModuleGetFunction(
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleUnload(module: usize) -> c_int {
     fails!("cuModuleUnload" in a context);
-    if loaded().1.remove(&module).is_some() { OK } else { INVALID_HANDLE }
+    if loaded().by_handle.remove(&module).is_some() { OK } else { INVALID_HANDLE }
 }
 
 // tidy: allow(fn-params): as CUDA declares it
@@ -76,7 +76,7 @@ unsafe extern "C" fn cuLaunchKernel(
     _extra: *const c_void,
 ) -> c_int {
     fails!("cuLaunchKernel" refused during capture);
-    let Some(kernel) = loaded().1.get(&function).cloned() else { return INVALID_HANDLE };
+    let Some(kernel) = loaded().by_handle.get(&function).cloned() else { return INVALID_HANDLE };
     if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4]
         || blocks == 0
         || !(1..=1024).contains(&threads)
