@@ -414,7 +414,8 @@ impl<S: LockedFile> State<S> {
 /// wait for each other here, and each save would add a wait.
 fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Result<()> {
     let locked = file.lock_within(if *is_kept { KEPT_WAIT_MAX } else { most });
-    *is_kept = locked.is_err();
+    // Any other error comes at once, and says nothing of another process.
+    *is_kept = locked.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
     locked
 }
 

@@ -142,14 +142,23 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     assert_eq!((total(dir.path()), claim(&b, 47).unwrap()), (53, Granted));
 }
 
-/// A file whose lock another process keeps, and how long it was waited for.
-#[derive(Debug, Default)]
-struct Kept(Mutex<Vec<Duration>>);
+/// A file that cannot be locked, the kind of error, and how long it was waited for.
+#[derive(Debug)]
+struct Unlockable {
+    kind: io::ErrorKind,
+    waits: Mutex<Vec<Duration>>,
+}
 
-impl LockedFile for Kept {
+impl Unlockable {
+    fn ledger(kind: io::ErrorKind) -> Ledger<Self> {
+        Ledger::with_file(Some(Unlockable { kind, waits: Mutex::default() }), true)
+    }
+}
+
+impl LockedFile for Unlockable {
     fn lock_within(&self, most: Duration) -> io::Result<()> {
-        self.0.lock().unwrap().push(most);
-        Err(io::ErrorKind::WouldBlock.into())
+        self.waits.lock().unwrap().push(most);
+        Err(self.kind.into())
     }
 
     fn unlock(&self) -> io::Result<()> {
@@ -168,7 +177,7 @@ impl LockedFile for Kept {
 /// Threads wait for each other at the ledger, and each save that is shed may want a recount.
 #[test]
 fn a_lock_that_is_kept_is_waited_for_once() {
-    let ledger = Ledger::with_file(Some(Kept::default()), true);
+    let ledger = Unlockable::ledger(io::ErrorKind::WouldBlock);
     assert!(!ledger.state().is_kept);
     let recount = || ledger.recount(true, || panic!("it is not locked")).unwrap_err().kind();
     assert_eq!((recount(), ledger.state().is_kept), (io::ErrorKind::WouldBlock, true));
@@ -176,8 +185,24 @@ fn a_lock_that_is_kept_is_waited_for_once() {
         (ledger.claim(1, 100, &mut || true).unwrap(), recount()),
         (Unavailable, io::ErrorKind::WouldBlock)
     );
-    let waits = ledger.state().file.as_ref().unwrap().0.lock().unwrap().clone();
+    let waits = ledger.state().file.as_ref().unwrap().waits.lock().unwrap().clone();
     assert_eq!(waits, [REGISTRATION_WAIT_MAX, KEPT_WAIT_MAX, KEPT_WAIT_MAX]);
+}
+
+/// A medium that fails comes back: the next try waits for a process that holds the lock as long as
+/// ever.
+#[test]
+fn an_error_of_the_lock_is_no_process_that_keeps_it() {
+    let ledger = Unlockable::ledger(io::ErrorKind::Other);
+    assert_eq!(claim_any(&ledger), io::ErrorKind::Other);
+    assert!(!ledger.state().is_kept);
+    assert_eq!(claim_any(&ledger), io::ErrorKind::Other);
+    let waits = ledger.state().file.as_ref().unwrap().waits.lock().unwrap().clone();
+    assert_eq!(waits, [LOCK_WAIT_MAX; 2]);
+}
+
+fn claim_any(ledger: &Ledger<Unlockable>) -> io::ErrorKind {
+    ledger.claim(1, 100, &mut || true).unwrap_err().kind()
 }
 
 /// The recount may have read the staging directory of the process already, and does not see the
