@@ -27,9 +27,12 @@ use crate::{DiskConfig, Mover};
 /// The state of a directory tier, shared by its operations and threads.
 ///
 /// It has no lock of its own: each field locks what it holds. Locks that are held together are taken
-/// in this order: [`RecreateState::is_due`] or the scan throttle, which long tasks hold; a chunk's
-/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger::check::LedgerCheck::moving); the
-/// corrupt files; the index. None but the first two is held while a listener is notified.
+/// in this order: [`RecreateState::is_due`] or the relist throttle, which long tasks hold; the reader
+/// of the [change log](ChangeLog), which applies records as it reads; a chunk's
+/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger::check::LedgerCheck::moving); then
+/// one of these, which take no other of this list: the ledger's totals, the writer of the change log
+/// and its pending records, the corrupt files, and last the index. None but the first two is held
+/// while a listener is notified.
 #[derive(Debug)]
 pub struct Shared<M> {
     // Fixed while the tier is open.
@@ -100,6 +103,8 @@ impl RecreateState {
 
 /// A directory that was just opened: its chunks, as listed, and its other files.
 pub struct DirState {
+    /// When the listing began, and with it the index's clock.
+    pub began: Instant,
     pub index: Index,
     pub data_dir: DataDir,
     pub space: SpaceAccounting,
@@ -117,7 +122,8 @@ impl<M: Mover> Shared<M> {
         dir_state: DirState,
         memory: TransferMemory,
     ) -> Self {
-        let DirState { index, data_dir, space, journal, changes, tenants, geometry } = dir_state;
+        let DirState { began, index, data_dir, space, journal, changes, tenants, geometry } =
+            dir_state;
         let limits = DiskLimits {
             capacity_bytes: config.capacity_bytes,
             deletes_per_second_max: config.deletes_per_second_max,
@@ -130,7 +136,7 @@ impl<M: Mover> Shared<M> {
             caps,
             limits,
             mover,
-            began: config.clock.now(),
+            began,
             clock: config.clock.clone(),
             chunks: ChunkTable::new(index),
             readers: Arc::default(),

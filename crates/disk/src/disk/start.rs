@@ -25,6 +25,8 @@ pub fn open_dir_state(
     config: &DiskConfig,
     mut index: Index,
 ) -> Result<(DirState, Reader), Error> {
+    // Before the listing, which may lack what peers publish while it runs.
+    let began = config.clock.now();
     let what = format!("cannot read {}", data_dir.root().display());
     let failed = move |e: std::io::Error| {
         Error::new(crate::kind_of(&e), what.clone())
@@ -76,6 +78,7 @@ pub fn open_dir_state(
     let geometry = AgreedGeometry::new(&manifest);
     Ok((
         DirState {
+            began,
             index,
             data_dir,
             space: SpaceAccounting::new(ledger, ledger_check, quarantine_bytes),
