@@ -220,7 +220,9 @@ impl Store {
         };
         match remaining {
             Ok(remaining) => {
-                let remains = |i: usize| remaining.get(i).is_some_and(|found| found.is_hit());
+                // A key of which the medium says nothing may remain.
+                let remains =
+                    |i: usize| remaining.get(i).is_some_and(|found| *found != Presence::Miss);
                 at.into_iter().enumerate().for_each(|(i, at)| {
                     result.answers[at] = if remains(i) { NO_ANSWER } else { 1 }
                 });
