@@ -79,7 +79,7 @@ impl Groups {
             return crate::stdout::line(&all.to_string());
         }
         let row = |(name, group): &(&Option<String>, &Group)| {
-            vec![known(name), group.chunks.to_string(), kvtier::bytes::format(group.bytes)]
+            vec![known(name), group.chunks.to_string(), kvtier::byte_size::format(group.bytes)]
         };
         let rows: Vec<_> = groups.iter().map(row).collect();
         let lines = crate::table::lines(&[self.by.name(), "chunks", "bytes"], &rows);

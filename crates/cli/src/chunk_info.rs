@@ -4,16 +4,8 @@
 use kvtier::core::{Digest, Key};
 use kvtier::file::inspect::{LastUse, TenantId};
 use kvtier::key::KeySummary;
-use serde_json::Value;
-
-use crate::age::{age_text, now_s};
-use crate::json::json;
-
 /// How many digits of a salt's digest are shown: as many as a tenant has.
 const TENANT_DIGITS: usize = 32;
-
-/// The columns of `ls --long`; a key may be of any length and stands last.
-pub const LONG_HEAD: &str = "       BYTES   AGE  USED TENANT                           MODEL KEY";
 
 /// What is known.
 #[derive(Clone, Debug, Default)]
@@ -64,31 +56,10 @@ impl ChunkInfo {
         self.used = used;
         self
     }
-
-    /// A line of `ls --long`, under [`LONG_HEAD`].
-    pub fn line(&self, label: &str, bytes: u64) -> String {
-        let ago = |at_s: i64| age_text(now_s().saturating_sub(at_s));
-        let age = self.written_s.map_or_else(dash, ago);
-        let used = self.used.map_or_else(dash, |used| {
-            let sign = if used.is_exact { "" } else { ">" };
-            format!("{sign}{}", ago(i64::try_from(used.at_ms / 1000).unwrap_or(i64::MAX)))
-        });
-        let tenant = known(&self.tenant);
-        let model = known(&self.model);
-        format!("{bytes:>12} {age:>5} {used:>5} {tenant:<32} {model} {label}")
-    }
-
-    /// The same as JSON.
-    pub fn json(&self, label: &str, bytes: u64) -> Value {
-        json!({
-            "key": label, "bytes": bytes, "model": self.model, "tenant": self.tenant,
-            "namespace": self.namespace.map(|digest| digest.to_hex()), "written_s": self.written_s,
-            "used_s": self.used.map(|used| used.at_ms / 1000), "used_exact": self.used.map(|used| used.is_exact),
-        })
-    }
 }
 
-fn dash() -> String {
+/// What stands for a value that is not known.
+pub fn dash() -> String {
     "-".to_owned()
 }
 

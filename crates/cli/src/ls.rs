@@ -4,7 +4,7 @@ use anyhow::Result;
 use kvtier::file::inspect::{ChunkName, Directory};
 
 use crate::bucket::{Asking, Bucket, infos};
-use crate::chunk_info::LONG_HEAD;
+use crate::chunk_line::LONG_HEAD;
 use crate::dir::{InfoReader, listed};
 use crate::json::json;
 use crate::location_args::Where;

@@ -12,6 +12,7 @@ mod bucket;
 mod bucket_args;
 mod chunk_groups;
 mod chunk_info;
+mod chunk_line;
 mod config;
 mod copy;
 mod dir;

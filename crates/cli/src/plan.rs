@@ -2,7 +2,7 @@
 //! set if not.
 
 use anyhow::Result;
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 use kvtier::key::{DType, Geometry, presets};
 use serde_json::Value;
 

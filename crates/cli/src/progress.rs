@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 
 /// Plain lines are printed this often.
 const LINE_EVERY: Duration = Duration::from_secs(10);

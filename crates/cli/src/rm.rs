@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 use kvtier::core::Digest;
 use kvtier::file::Layout;
 use kvtier::file::inspect::{ChunkName, Directory};

@@ -1,7 +1,7 @@
 //! `kvtier stat`: sums up a directory or bucket.
 
 use anyhow::{Context, Result};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 use kvtier::file::inspect::Directory;
 
 use crate::bucket::{Asking, Bucket, infos};

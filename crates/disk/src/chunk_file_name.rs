@@ -1,4 +1,4 @@
-//! How chunk files are named, and how long they are.
+//! How chunk files and their directories (shards) are named, and how long the files are.
 
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,22 @@ pub fn path(root: &Path, digest: &Digest, len: u64) -> PathBuf {
 /// The same path from the root on.
 pub fn relative(digest: &Digest, len: u64) -> String {
     let hex = digest.to_hex();
-    format!("{}/{hex}-{len:x}", &hex[..2])
+    format!("{}/{hex}-{len:x}", shard_name(digest.as_bytes()[0]))
+}
+
+/// The name of the directory of number `shard`: the first byte of its chunks' digests.
+pub fn shard_name(shard: u8) -> String {
+    format!("{shard:02x}")
+}
+
+/// The number of the directory of this name. `None` if no shard is spelled so.
+pub fn parse_shard(name: &str) -> Option<u8> {
+    u8::from_str_radix(name, 16).ok().filter(|shard| shard_name(*shard) == name)
 }
 
 /// The directory of number `shard`.
 pub fn shard(root: &Path, shard: u8) -> PathBuf {
-    root.join(format!("{shard:02x}"))
+    root.join(shard_name(shard))
 }
 
 /// Parses a chunk's file name. `None` for any other name, also for another spelling of the same

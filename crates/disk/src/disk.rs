@@ -214,9 +214,9 @@ impl<M: Mover> Tier for Disk<M> {
             |key: &Key| self.shared.known_len(key.digest()).map(|len| Presence::Hit { len });
         // The change log is not read here: that may wait for the file system, or for a thread that
         // reads it. Another thread follows it, so that chunks of peers are found a little later.
-        self.shared.freshness.want();
+        self.shared.index_age.want();
         let is_complete =
-            !self.shared.asks_names() && self.shared.freshness.is_recent(self.shared.now_ms());
+            !self.shared.asks_names() && self.shared.index_age.is_recent(self.shared.now_ms());
         let presence = |key: &Key| {
             if let Some(hit) = known(key) {
                 return hit;

@@ -1,4 +1,4 @@
-//! Applies what peers publish and delete to the index, from the [change log](crate::changes).
+//! Applies what peers publish and delete to the index, from the [change log](crate::change_log).
 //!
 //! A record is only a hint: before the index changes, the file system is asked for the file. So a
 //! record may be read twice, in any order, or after the file changed again. Where records are
@@ -38,7 +38,7 @@ impl<M: Mover> Shared<M> {
         !self.asks_names() && self.follow_up_to(INLINE_BYTES_MAX).is_complete
     }
 
-    /// Follows the change log for [lookups in memory](crate::freshness). On a network mount that is
+    /// Follows the change log for [lookups in memory](crate::index_age). On a network mount that is
     /// left to the rounds: it is slow there, and absent keys are asked for by name anyway.
     pub fn follow_for_lookups(&self) {
         if !self.asks_names() {
@@ -75,7 +75,7 @@ impl<M: Mover> Shared<M> {
                 }
                 let is_complete = !followed.is_more && !self.changes.has_missed();
                 if is_complete {
-                    self.freshness.agreed(began_ms);
+                    self.index_age.agreed(began_ms);
                 }
                 FollowOutcome { records: followed.records, is_complete }
             }
@@ -95,7 +95,7 @@ impl<M: Mover> Shared<M> {
         match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
-                self.space.ledger_check.explained(digest);
+                self.space.ledger_doubt.explained(digest);
                 let known = self.index().known(digest).map(|entry| entry.chunk.len);
                 known.into_iter().for_each(|len| self.removed_by_another(digest, len));
             }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::data_dir::{StagingDir, live_names};
-use crate::freshness::FOLLOW_EVERY;
-use crate::history::{self, Reader};
+use crate::use_order::{self, Reader};
+use crate::index_age::FOLLOW_EVERY;
 use crate::mover::Mover;
 use crate::shared::Shared;
 use crate::snapshot_leader::Leadership;
@@ -54,7 +54,7 @@ impl Maintenance {
                     }
                     follow_at = tasks.shared.clock.now() + FOLLOW_EVERY;
                     // Between the rounds as well, where lookups in memory depend on it.
-                    if tasks.shared.freshness.is_wanted() {
+                    if tasks.shared.index_age.is_wanted() {
                         drop(stopped);
                         tasks.shared.follow_for_lookups();
                         stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +205,7 @@ impl<M: Mover> MaintenanceTasks<M> {
         let staging = self.shared.data_dir.staging()?;
         let new =
             self.shared.journal.since_snapshot() + self.reader.unread_bytes(staging.name())?;
-        Ok(last || new >= history::SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
+        Ok(last || new >= use_order::SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
     }
 
     /// Merges the journals of all processes and writes a snapshot of the order of use.
@@ -224,11 +224,11 @@ impl<M: Mover> MaintenanceTasks<M> {
         // In slices, so that lookups are not held up by a long journal.
         for records in merged.chunks(4096) {
             let mut index = shared.index();
-            records.iter().for_each(|record| history::apply(&mut index, record));
+            records.iter().for_each(|record| use_order::apply(&mut index, record));
         }
         // Records from here on go to a new file: the snapshot below has all of the old ones.
         let number = shared.journal.begin_anew();
-        history::write_snapshot(&own, shared.chunks.index_mutex(), at_ms)?;
+        use_order::write_snapshot(&own, shared.chunks.index_mutex(), at_ms)?;
         self.reader.merged(at_ms);
         // Only after the snapshot is in place: until then the journals are the only copy.
         self.reader.forget(&living, name, number)
@@ -243,7 +243,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             false
         }) {
             // Chunks behind a link are no longer in the directory.
-            shared.space.ledger_check.suspect();
+            shared.space.ledger_doubt.suspect();
         }
         shared.trim_quarantine();
         shared.remove_stale();

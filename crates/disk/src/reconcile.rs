@@ -1,5 +1,5 @@
 //! Compares the whole index with a listing of the directory, where records of the
-//! [change log](crate::changes) are missing. Then reads the log again from where it was when the
+//! [change log](crate::change_log) are missing. Then reads the log again from where it was when the
 //! listing began.
 
 use kvtier_index::Chunk;
@@ -71,7 +71,7 @@ impl<M: Mover> Shared<M> {
                     // Published a moment ago, or by another program: then the ledger does not count
                     // it. Or evicted since the listing: its file is looked for.
                     None => {
-                        self.space.ledger_check.suspect();
+                        self.space.ledger_doubt.suspect();
                         to_compare.push((digest, len));
                     }
                     Some(known) if known.chunk.len != len => to_compare.push((digest, len)),

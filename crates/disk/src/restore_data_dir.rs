@@ -5,7 +5,7 @@ use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use crate::changes::ChangeLog;
+use crate::change_log::ChangeLog;
 use crate::counters::add;
 use crate::data_dir::{Recovered, is_read_only};
 use crate::mover::Mover;
@@ -91,7 +91,7 @@ impl<M: Mover> Shared<M> {
             self.data_dir.with_registration_lock(|| ChangeLog::create(&own, &self.clock))?;
         }
         // Files that changed meanwhile may be counted twice.
-        self.space.ledger_check.suspect();
+        self.space.ledger_doubt.suspect();
         Ok(())
     }
 }

@@ -9,17 +9,17 @@ use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
 
 use crate::active_reads::Readers;
-use crate::changes::ChangeLog;
-use crate::chunk_table::ChunkTable;
+use crate::change_log::ChangeLog;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, kind_of};
-use crate::freshness::Freshness;
 use crate::geometry_agreement::AgreedGeometry;
-use crate::history::Journal;
+use crate::use_order::Journal;
+use crate::index_age::IndexAge;
 use crate::known_lengths::KnownLengths;
 use crate::last_fault::LastFault;
-use crate::space_accounting::SpaceAccounting;
+use crate::name_locks::NameLocks;
+use crate::space_state::SpaceState;
 use crate::tenant_key::Tenants;
 use crate::transfer_memory::TransferMemory;
 use crate::{DiskConfig, Mover};
@@ -29,7 +29,7 @@ use crate::{DiskConfig, Mover};
 /// It has no lock of its own: each field locks what it holds. Locks that are held together are taken
 /// in this order: [`RecreateState::is_due`] or the relist throttle, which long tasks hold; the reader
 /// of the [change log](ChangeLog), which applies records as it reads; a chunk's
-/// [name](ChunkTable::name); [`LedgerCheck::moving`](crate::ledger::check::LedgerCheck::moving); then
+/// [name](NameLocks::name); [`LedgerDoubt::moving`](crate::ledger::doubt::LedgerDoubt::moving); then
 /// one of these, which take no other of this list: the ledger's totals, the writer of the change log
 /// and its pending records, the corrupt files, and last the index. None but the first two is held
 /// while a listener is notified.
@@ -45,13 +45,13 @@ pub struct Shared<M> {
 
     /// Files, the index, and files that failed a check: one lock for each chunk's name, one for the
     /// corrupt files, one for the index.
-    pub chunks: ChunkTable,
+    pub chunks: NameLocks,
     /// Chunks that loads read now.
     pub readers: Arc<Readers>,
     pub listeners: Listeners,
 
     /// The bytes below the cap: the ledger of all processes, and the saves that wait for space.
-    pub space: SpaceAccounting,
+    pub space: SpaceState,
     /// The tier's own buffers, and the operations that wait for one.
     pub memory: TransferMemory,
 
@@ -67,7 +67,7 @@ pub struct Shared<M> {
     /// Lengths under which chunks of peers are looked for.
     pub lengths: KnownLengths,
     /// How old the index is, for lookups that may not wait.
-    pub freshness: Freshness,
+    pub index_age: IndexAge,
     /// One lock for those that create `.kvtier` again.
     pub recreation: RecreateState,
 
@@ -107,7 +107,7 @@ pub struct DirState {
     pub began: Instant,
     pub index: Index,
     pub data_dir: DataDir,
-    pub space: SpaceAccounting,
+    pub space: SpaceState,
     pub journal: Journal,
     pub changes: ChangeLog,
     pub tenants: Tenants,
@@ -138,7 +138,7 @@ impl<M: Mover> Shared<M> {
             mover,
             began,
             clock: config.clock.clone(),
-            chunks: ChunkTable::new(index),
+            chunks: NameLocks::new(index),
             readers: Arc::default(),
             listeners: Listeners::default(),
             space,
@@ -149,7 +149,7 @@ impl<M: Mover> Shared<M> {
             tenants,
             geometry,
             lengths: KnownLengths::default(),
-            freshness: Freshness::default(),
+            index_age: IndexAge::default(),
             recreation,
             counters: Counters::default(),
             last_fault: LastFault::default(),
@@ -161,7 +161,7 @@ impl<M: Mover> Shared<M> {
         self.chunks.index()
     }
 
-    /// Locks a chunk's [name](ChunkTable::name).
+    /// Locks a chunk's [name](NameLocks::name).
     pub fn name(&self, digest: &Digest) -> MutexGuard<'_, ()> {
         self.chunks.name(digest)
     }
@@ -224,7 +224,7 @@ impl<M: Mover> Shared<M> {
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
             // Held from the change of the index to that of the ledger: a recount concludes that
             // both agree, and must not run between the two.
-            let _moving = self.space.ledger_check.moving();
+            let _moving = self.space.ledger_doubt.moving();
             let gone = self.forget(digest, false);
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
         }

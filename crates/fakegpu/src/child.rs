@@ -84,7 +84,7 @@ impl Fakes {
 
     /// Makes kernels write wrong words.
     pub fn wrong_kernels(self) -> Self {
-        self.with(kernels::WRONG, "1".to_owned())
+        self.with(loaded_kernels::WRONG, "1".to_owned())
     }
 
     /// The duration of each step of a stream.

@@ -26,7 +26,7 @@ macro_rules! fails {
         if $crate::contexts::CURRENT.get() == 0 {
             return $crate::cuda_error::INVALID_CONTEXT;
         }
-        if let Some(code) = $crate::kernels::context_error() {
+        if let Some(code) = $crate::loaded_kernels::context_error() {
             return code;
         }
     };

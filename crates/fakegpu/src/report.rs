@@ -30,7 +30,7 @@ extern "C" fn write() {
         format!("leaked events {}", events::count()),
         format!("counted pageable_bytes {}", leaks.pageable_bytes),
     ];
-    lines.extend(kernels::lines());
+    lines.extend(loaded_kernels::lines());
     lines.extend(cufile_state::lines());
     lines.extend(faults::calls().iter().map(|(symbol, calls)| format!("calls {symbol} {calls}")));
     let _ = std::fs::write(path, lines.join("\n"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::events::Event;
 use crate::faults::number;
-use crate::ptx::Kernel;
+use crate::ptx_interpreter::Kernel;
 use crate::{held_streams, kernels};
 
 /// Microseconds that each step of a stream takes.
@@ -101,7 +101,7 @@ impl Step {
             Step::Set { to, len, byte } => unsafe {
                 std::ptr::write_bytes(to as *mut u8, byte, len)
             },
-            Step::Run { kernel, shape, params } => kernels::run(&kernel, shape, &params),
+            Step::Run { kernel, shape, params } => loaded_kernels::run(&kernel, shape, &params),
             Step::Pass(event, time) => event.pass(time),
             Step::Wait(event, time) => event.wait(time),
         }

@@ -3,13 +3,13 @@
 mod atomic_sets;
 mod chain_positions;
 mod holds;
-mod leftovers;
 mod listing;
 mod lmcache_eviction;
 mod lookup;
 mod over_quota;
 mod quota;
 mod reserve;
+mod set_leftovers;
 mod suspects;
 mod tenant_limits;
 mod victims;

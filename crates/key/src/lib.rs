@@ -40,7 +40,7 @@ mod object_key;
 mod plain_key;
 pub mod presets;
 mod pyint;
-mod python;
+mod python_text;
 #[cfg(feature = "serde")]
 mod serde_forms;
 mod vllm_run_config;

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::inline_bytes::SmallBytes;
-use crate::python;
+use crate::python_text;
 
 /// The most bytes a whole number in a key may take; LMCache's own hashes take 8.
 pub const INT_BYTES_MAX: usize = 512;
@@ -33,7 +33,7 @@ impl PyInt {
         // A fixed buffer: a long name must not make this code allocate by its length.
         let mut digits = [0u8; 2 * INT_BYTES_MAX];
         let mut count = 0;
-        let negative = python::int_digits(text, 16, |value| {
+        let negative = python_text::int_digits(text, 16, |value| {
             // Leading zeros take no space, so that any number of them is accepted as in Python.
             if count != 0 || value != 0 {
                 *digits.get_mut(count)? = value;
@@ -112,8 +112,8 @@ impl PyInt {
             // The first byte without a leading zero, all others with two digits: Python's
             // `format(n, "x")`.
             [first, rest @ ..] => {
-                python::push_int_hex(out, i64::from(*first), "", 1);
-                python::push_hex(out, rest);
+                python_text::push_int_hex(out, i64::from(*first), "", 1);
+                python_text::push_hex(out, rest);
             }
         }
     }

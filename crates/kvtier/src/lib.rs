@@ -28,7 +28,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod blocking;
-pub mod bytes;
+pub mod byte_size;
 #[cfg(feature = "config")]
 pub mod config;
 mod host;

@@ -11,7 +11,6 @@ mod borrow;
 mod buffer;
 mod catch_panic;
 mod completion_queue;
-mod connector;
 mod device;
 mod engine;
 mod gil;
@@ -19,7 +18,9 @@ mod holds;
 mod key_name;
 mod listing;
 mod log;
+mod native_plugin;
 mod open;
+mod open_store;
 mod ops;
 mod py_queue;
 mod py_tiers;
@@ -27,7 +28,6 @@ mod region;
 mod release_later;
 mod result;
 mod shape;
-mod store;
 mod store_handle;
 mod submission_queue;
 mod wait;
@@ -43,7 +43,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .py()
         .import("atexit")?
         .call_method1("register", (wrap_pyfunction!(gil::finalizing, module)?,))?;
-    module.add_class::<connector::Connector>()?;
+    module.add_class::<native_plugin::Connector>()?;
     module.add_class::<py_tiers::Tiers>()?;
     module.add_class::<py_queue::Queue>()?;
     module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;

@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyNotImplementedError, PyOSError};
 use pyo3::prelude::*;
 
 use crate::gil::DropWithoutGil;
+use crate::open_store::Store;
 use crate::result::error_chain;
-use crate::store::Store;
 
 /// The keys that were stored when the listing began.
 #[pyclass(frozen, module = "kvtier._native")]

@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::log;
+use crate::open_store::{Store, StoreSettings};
 use crate::result::error_chain;
 use crate::shape::ShapeSource;
-use crate::store::{Store, StoreSettings};
 
 /// The longest that opening waits for the check whether the buckets exist.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -9,8 +9,8 @@ use kvtier::core::{
 use kvtier::key::ChunkShape;
 use kvtier::{Lease, View};
 
+use crate::open_store::{ParsedKey, Store};
 use crate::result::{BatchResult, NO_ANSWER, ValidKeys};
-use crate::store::{ParsedKey, Store};
 
 /// How to load.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use crate::buffer;
 use crate::completion_queue::Completion;
 use crate::key_name::KeyName;
+use crate::open_store::Store;
 use crate::ops::LoadOptions;
 use crate::result::{PyBatchResult, lookup_mode, to_python};
 use crate::shape::PyShape;
-use crate::store::Store;
 use crate::submission_queue::SubmissionQueue;
 
 /// A [`Completion`] for Python: id, first error, and one answer per key.

@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 
 use crate::gil::DropWithoutGil;
+use crate::open_store::Store;
 use crate::result::error_chain;
-use crate::store::Store;
 use crate::wait::wait_until;
 
 /// The time for `close` beyond the timeout of a batch: it writes what is queued for lower tiers, and

@@ -30,8 +30,8 @@ use crate::catch_panic::catch_panic;
 use crate::completion_queue::{Completion, CompletionQueue};
 use crate::gil::without_gil;
 use crate::key_name::KeyName;
+use crate::open_store::{ParsedKey, Store};
 use crate::result::BatchResult;
-use crate::store::{ParsedKey, Store};
 use crate::store_handle::StoreHandle;
 
 /// Starts batches over open tiers and hands out their converted results.

@@ -11,7 +11,7 @@ use crate::http::{
     BodyBuffer, BodyFraming, BodySink, Opened, ResponseHead, Sent, StreamEnd, Transport,
 };
 use crate::local_clock::Instant;
-use crate::op_history;
+use crate::op_state;
 use crate::region::{Destination, named_region};
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::request_log::LoggedRequest;
@@ -87,7 +87,7 @@ impl Inner {
         let kind = request.kind();
         let (credentials, permit) = self.admit(request, queue).await?;
         let now = Instant::now();
-        op_history::request_sent(now);
+        op_state::request_sent(now);
         self.recheck_region(now);
         let destination = self.destination_for(request);
         let (mut transport, sent_at) = match self.pool.reuse(&destination.target, now) {
@@ -97,7 +97,7 @@ impl Inner {
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body =
-            request.payload == Payload::Bulk && (self.signs_bodies() || op_history::signs_bodies());
+            request.payload == Payload::Bulk && (self.signs_bodies() || op_state::signs_bodies());
         let signing = Signing {
             endpoint: &destination.endpoint,
             credentials: &credentials,
@@ -193,7 +193,7 @@ impl Inner {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
                 }
                 RetryAction::RenewCredentials | RetryAction::CorrectClock
-                    if op_history::mark_remedied(&failure.retry)
+                    if op_state::mark_remedied(&failure.retry)
                         && self.destinations.on_failure(destination) =>
                 {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::features::{FeatureSupport, LastSeen};
 use crate::http::{ConnectionPool, Dialer};
 use crate::local_clock::Instant;
-use crate::op_history::{OP_HISTORY, OpHistory};
+use crate::op_state::{OP_STATE, OpState};
 use crate::ops::{LastProbe, Listings};
 use crate::region::{Destination, Destinations};
 use crate::request::Request;
@@ -231,8 +231,7 @@ impl Client {
             Deadline::At(instant) => Some(instant),
         };
         // The context outlives the future, so that a deadline can still report the last failure.
-        let mut work =
-            std::pin::pin!(OP_HISTORY.scope(RefCell::new(OpHistory::starting(start)), work));
+        let mut work = std::pin::pin!(OP_STATE.scope(RefCell::new(OpState::starting(start)), work));
         let result = match end {
             // An operation without time left is not started.
             Some(end) if end <= start => {
@@ -254,7 +253,7 @@ impl Client {
         Err(error.with_op(op).with_attempts(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, kind: RequestKind, start: Instant, context: OpHistory) -> Error {
+    fn out_of_time(&self, kind: RequestKind, start: Instant, context: OpState) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.kind(kind);
         counters.deadlines.one();

@@ -41,16 +41,16 @@ pub mod creds;
 mod endpoint;
 mod error;
 mod features;
+mod head_writer;
 mod hedge;
 mod http;
 mod local_clock;
-mod op_history;
+mod op_state;
 mod ops;
 mod percent_encode;
 pub mod probe;
 mod region;
 mod request;
-mod request_head;
 mod request_log;
 mod response_check;
 mod retry;
@@ -97,7 +97,7 @@ pub mod fuzzing {
         crate::xml::ErrorDocument::of(bytes);
         crate::ops::fuzz_answers(bytes);
         crate::ops::fuzz_settings(bytes);
-        crate::creds::identity::fuzz_session(bytes);
+        crate::creds::signing_credentials::fuzz_session(bytes);
     }
 
     /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does

@@ -8,6 +8,8 @@ use crate::{Error, ErrorKind};
 const PIECE_BYTES_MAX: usize = 1 << 30;
 const PIECES_INFLIGHT_MAX: usize = 4096;
 const THREADS_MAX: usize = 256;
+/// How often one piece is requested again after an interruption.
+pub const RETRIES_MAX: u32 = 16;
 
 /// The engine that moves the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

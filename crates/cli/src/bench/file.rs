@@ -125,7 +125,7 @@ fn print(cells: &[Value]) -> Result<()> {
     ))?;
     for c in cells {
         let f = |name: &str| c[name].as_f64().unwrap_or(0.0);
-        let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
+        let size = kvtier::byte_size::format(c["size"].as_u64().unwrap_or(0));
         crate::stdout::line(&format!(
             "{:<10} {size:>10} {:>5} {:>10.0} {:>12.4} {:>12.4} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),

@@ -34,7 +34,7 @@ pub struct BenchGdsArgs {
 
 /// Measures and prints one line a way.
 pub fn run(args: &BenchGdsArgs) -> Result<()> {
-    let size = kvtier::bytes::parse(&args.size)
+    let size = kvtier::byte_size::parse(&args.size)
         .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| *bytes > 0);
     let size = size

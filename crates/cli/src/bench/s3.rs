@@ -130,7 +130,7 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
             true => "-".to_owned(),
             false => format!("{:.digits$}", f(name)),
         };
-        let size = kvtier::bytes::format(c["size"].as_u64().unwrap_or(0));
+        let size = kvtier::byte_size::format(c["size"].as_u64().unwrap_or(0));
         crate::stdout::line(&format!(
             "{:<4} {size:>10} {:>5} {:>10} {:>10.0} {:>12} {:>10.1} {:>9.2} {:>9.2} {:>9.0}",
             c["op"].as_str().unwrap_or_default(),

@@ -1,5 +1,5 @@
 use anyhow::Result;
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 
 use super::CopyArgs;
 use crate::json::json;

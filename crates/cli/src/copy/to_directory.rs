@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
 use kvtier::file::inspect::{Directory, NewChunk, Writer};
 use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
@@ -58,7 +58,7 @@ impl Files {
             );
         }
         let given = args.target.bytes.as_deref().map(|text| {
-            kvtier::bytes::parse(text)
+            kvtier::byte_size::parse(text)
                 .ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
         });
         let capacity = match (given.transpose()?, there.and_then(|there| there.capacity_bytes())) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
 use kvtier::file::inspect::{Directory, Medium, Scratch};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 
 use crate::json::json;
 

@@ -1,7 +1,7 @@
 //! `kvtier gen-trace`: request traces of made-up conversations, the same for the same seed.
 
+mod binary_form;
 mod workload;
-mod write;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use self::binary_form::Form;
 use self::workload::{TraceRequest, Workload, WorkloadShape};
-use self::write::Form;
 use crate::BadInput;
 use crate::json::json;
 
@@ -154,10 +154,10 @@ fn write_as(
     let mut out = BufWriter::new(out);
     match form {
         Form::Lines => lines(&mut out, args, requests)?,
-        Form::Binary => write::binary(&mut out, write::Head::of(args)?, requests)?,
+        Form::Binary => binary_form::binary(&mut out, binary_form::Head::of(args)?, requests)?,
         Form::Compressed => {
             let mut zstd = zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
-            write::binary(&mut zstd, write::Head::of(args)?, requests)?;
+            binary_form::binary(&mut zstd, binary_form::Head::of(args)?, requests)?;
             // Writes the end of the frame. Without it readers report a file that is cut.
             zstd.finish()?;
         }

@@ -1,6 +1,5 @@
 //! `kvtier replay`: the main job.
 
-mod batches;
 mod block_keys;
 mod block_size;
 mod content;
@@ -8,6 +7,7 @@ pub mod peer;
 mod report;
 mod run;
 mod timed_tier;
+mod wait;
 mod workdir;
 
 use std::path::PathBuf;
@@ -214,6 +214,6 @@ fn serve(address: Option<&str>, opened: &OpenTiers) -> Result<Option<MetricsServ
 
 /// Reads a size argument.
 pub fn size(flag: &str, text: &str) -> Result<u64, BadInput> {
-    kvtier::bytes::parse(text)
+    kvtier::byte_size::parse(text)
         .ok_or_else(|| BadInput(format!("{flag} {text:?} is no size; write for example 256KiB")))
 }

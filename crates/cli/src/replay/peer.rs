@@ -12,9 +12,9 @@ use kvtier::core::{Ctx, Load, Loaded};
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 
-use super::batches::{BATCH_MAX, wait};
 use super::block_keys::Keys;
 use super::content;
+use super::wait::{BATCH_MAX, wait};
 
 /// What a peer process is started with.
 #[derive(clap::Args)]

@@ -122,9 +122,9 @@ fn text(
         format!("{requests} requests, {blocks} blocks in {wall_s:.1} s"),
         format!(
             "a block is {} here; its {} tokens are {} in {}",
-            kvtier::bytes::format(size.chunk as u64),
+            kvtier::byte_size::format(size.chunk as u64),
             size.block_tokens,
-            kvtier::bytes::format(size.true_bytes),
+            kvtier::byte_size::format(size.true_bytes),
             size.model
         ),
         format!("prefix hit ratio {:.2} %   CPU {cpu_s:.1} s{cpu}", ratios.prefix_hits * 100.0),

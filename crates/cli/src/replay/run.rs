@@ -10,11 +10,11 @@ use kvtier::core::{Chain, Class, Ctx, Done, Hold, Key, Load, Loaded, LookedUp, M
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
-use super::batches::{BATCH_MAX, wait};
 use super::block_keys::Keys;
 use super::content;
 use super::peer::Peer;
 use super::timed_tier::{self, TierStats};
+use super::wait::{BATCH_MAX, wait};
 use crate::BadInput;
 use crate::interrupt::Interrupted;
 use crate::trace::Request;

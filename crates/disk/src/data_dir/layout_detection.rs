@@ -36,16 +36,13 @@ pub fn is_ours(root: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let name = entry.file_name();
-        let is_shard = name.to_str().is_some_and(is_shard) && entry.path().is_dir();
+        let is_shard =
+            name.to_str().and_then(chunk_file_name::parse_shard).is_some() && entry.path().is_dir();
         if !is_shard && name != ".kvtier" && name != "lost+found" && !is_scratch(&name) {
             return Ok(false);
         }
     }
     has_chunk(root)
-}
-
-fn is_shard(name: &str) -> bool {
-    name.len() == 2 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether a file in the shards is a chunk by its name and its footer.

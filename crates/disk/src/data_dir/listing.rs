@@ -117,12 +117,16 @@ impl DataDir {
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir =
-            match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-                // Deleted, or a link to itself.
-                Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
-                other => other?,
-            };
+        let mut dir = match Dir::openat(
+            self.dir(),
+            chunk_file_name::shard_name(shard).as_str(),
+            flags,
+            Mode::empty(),
+        ) {
+            // Deleted, or a link to itself.
+            Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
+            other => other?,
+        };
         let mut found = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;

@@ -5,10 +5,10 @@
 //! and this build refuses theirs, before either registers: [`upgrade`].
 
 mod cap_agreement;
+mod chunk_files;
 mod earlier_lock;
 mod edit_manifest;
-mod file_system;
-mod files;
+mod file_system_properties;
 mod format;
 mod full_at_open;
 pub mod internal_files;
@@ -37,8 +37,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kvtier_core::ErrorKind;
 
-pub use file_system::{is_local, is_read_only, sizes};
-pub use files::{Draft, FileId, is_full};
+pub use chunk_files::{Draft, FileId, is_full};
+pub use file_system_properties::{is_local, is_read_only, sizes};
 pub use internal_files::open_rw;
 pub use liveness::live_names;
 pub use manifest::Manifest;

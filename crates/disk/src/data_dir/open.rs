@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::file_system::is_read_only;
+use super::file_system_properties::is_read_only;
 use super::full_at_open::Deleted;
 use super::manifest::{self, Manifest};
 use super::registration_lock::{LOCK, OPEN_WAIT_MAX, lock_registration_within, lock_within};

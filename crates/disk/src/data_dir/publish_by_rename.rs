@@ -8,7 +8,7 @@ use kvtier_key::Digest;
 use nix::fcntl::{RenameFlags, renameat, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::files::Draft;
+use super::chunk_files::Draft;
 use super::{DataDir, internal_files, repair};
 
 impl DataDir {

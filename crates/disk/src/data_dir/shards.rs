@@ -35,9 +35,7 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
 }
 
 fn is_shard(name: &OsStr) -> bool {
-    name.to_str()
-        .and_then(|name| u8::from_str_radix(name, 16).ok())
-        .is_some_and(|number| chunk_file_name::shard(Path::new(""), number).as_os_str() == name)
+    name.to_str().and_then(chunk_file_name::parse_shard).is_some()
 }
 
 impl DataDir {

@@ -5,17 +5,17 @@ use kvtier_core::{Clock, Error, ErrorKind};
 use kvtier_index::{Chunk, Index, InsertOutcome};
 
 use crate::DiskConfig;
-use crate::changes::ChangeLog;
+use crate::change_log::ChangeLog;
 use crate::chunk_file_name;
 use crate::data_dir::{self, DataDir};
 use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
-use crate::history::{self, Journal, Reader};
+use crate::use_order::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Verify};
-use crate::ledger::check::LedgerCheck;
+use crate::ledger::doubt::LedgerDoubt;
 use crate::ledger::{Ledger, LedgerState};
 use crate::mover::Mover;
 use crate::shared::{DirState, Shared};
-use crate::space_accounting::SpaceAccounting;
+use crate::space_state::SpaceState;
 use crate::tenant_key::Tenants;
 
 /// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
@@ -53,22 +53,22 @@ pub fn open_dir_state(
         let may_write = !data_dir.is_read_only();
         let quarantine_bytes =
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
-        let (reader, damage) = history::restore(&own, &mut index)?;
+        let (reader, damage) = use_order::restore(&own, &mut index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
         note_damaged_ledger(&data_dir);
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
-        let ledger_check = match may_write {
+        let ledger_doubt = match may_write {
             true => {
                 let listing = listing.ended(used + quarantine_bytes, duplicate_bytes > 0);
                 count_at_start(&data_dir, &ledger, &listing)?
             }
-            false => LedgerCheck::default(),
+            false => LedgerDoubt::default(),
         };
-        Ok((ledger, ledger_check, reader, quarantine_bytes))
+        Ok((ledger, ledger_doubt, reader, quarantine_bytes))
     };
-    let (ledger, ledger_check, reader, quarantine_bytes) = open().map_err(failed)?;
+    let (ledger, ledger_doubt, reader, quarantine_bytes) = open().map_err(failed)?;
     // Without a staging directory the journal is not written.
     let journal = Journal::new(
         &own,
@@ -81,7 +81,7 @@ pub fn open_dir_state(
             began,
             index,
             data_dir,
-            space: SpaceAccounting::new(ledger, ledger_check, quarantine_bytes),
+            space: SpaceState::new(ledger, ledger_doubt, quarantine_bytes),
             journal,
             changes,
             tenants,
@@ -142,7 +142,7 @@ fn count_at_start(
     data_dir: &DataDir,
     ledger: &Ledger,
     listing: &Listing,
-) -> std::io::Result<LedgerCheck> {
+) -> std::io::Result<LedgerDoubt> {
     let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
         true => {
             let is_complete = listing.is_complete(data_dir)?;
@@ -150,17 +150,17 @@ fn count_at_start(
                 true => Ok(listing.bytes),
                 false => data_dir.count().map(|census| census.bytes),
             };
-            ledger.recount(true, count).map(|done| LedgerCheck::new(done, false))
+            ledger.recount(true, count).map(|done| LedgerDoubt::new(done, false))
         }
         false => {
             let changed = listing.has_changed_files || data_dir.has_removed_files();
             let count = || data_dir.count().map(|census| census.bytes);
-            ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
+            ledger.recount(changed, count).map(|_| LedgerDoubt::new(None, true))
         }
     });
-    match counted.and_then(|ledger_check| ledger.fold().map(|()| ledger_check)) {
+    match counted.and_then(|ledger_doubt| ledger.fold().map(|()| ledger_doubt)) {
         // A stopped process holds the lock: nothing is claimed before it is free.
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerCheck::new(None, true)),
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerDoubt::new(None, true)),
         counted => counted,
     }
 }

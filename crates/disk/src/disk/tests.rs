@@ -10,11 +10,11 @@ use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
-use crate::freshness::{AGE_MAX, FOLLOW_EVERY};
+use crate::index_age::{AGE_MAX, FOLLOW_EVERY};
 use crate::inspect::{Directory, NewChunk};
 use crate::ledger::Ledger;
 use crate::mover::{Finish, Refused, Transfer};
-use crate::{Layout, chunk_file_name, history};
+use crate::{Layout, chunk_file_name, use_order};
 
 const LEN: usize = 5000;
 
@@ -353,7 +353,7 @@ fn a_use_of_what_is_not_there_is_not_written_down() {
     disk.shared.used(&[*key(1).digest(), *key(2).digest()], &kvtier_evict::EvictionHint::new());
     disk.shared.journal.flush().unwrap();
     assert_eq!(
-        history::Reader::new(&dir.path().join(".kvtier"), 0).read(None).unwrap(),
+        use_order::Reader::new(&dir.path().join(".kvtier"), 0).read(None).unwrap(),
         [Record::Touch(*key(1).digest())]
     );
 }

@@ -12,7 +12,7 @@ use kvtier_key::{Facts, GDS_HEADER_BYTES, GdsHeader};
 use super::{ChunkName, Damage, Directory, foreign_files, regular};
 use crate::chunk_file_name::file_len;
 use crate::direct_io::PAGE;
-use crate::{footer, history};
+use crate::{footer, use_order};
 
 /// What the file of a chunk states about it. All are `None` for a file that is no chunk's, or was
 /// written by another program without a header.
@@ -78,6 +78,6 @@ impl Directory {
     /// # Errors
     /// A file below `.kvtier` cannot be read.
     pub fn last_uses(&self) -> io::Result<kvtier_index::LastUses> {
-        history::last_uses(&self.own())
+        use_order::last_uses(&self.own())
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kvtier_core::Clock;
 use kvtier_index::journal::Record;
 
-use crate::changes::ChangeLog;
+use crate::change_log::ChangeLog;
 use crate::data_dir::{self, StagingDir};
 use crate::ledger::{Claimed, Generation, Ledger};
 

@@ -15,7 +15,7 @@ use kvtier_key::{Digest, Key};
 use super::Foreign;
 use super::find_chunk::FoundChunk;
 use super::scan_requests::ScanRequests;
-use crate::history;
+use crate::use_order;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -116,10 +116,10 @@ impl<M: Mover> Shared<M> {
         })?;
         self.enter(&mut keys);
         // Damage was reported when the directory was opened.
-        let known = history::history(&self.data_dir.own())?;
+        let known = use_order::read(&self.data_dir.own())?;
         for records in known.records.chunks(PAGE_CHUNKS) {
             let mut index = self.index();
-            records.iter().for_each(|record| history::apply(&mut index, record));
+            records.iter().for_each(|record| use_order::apply(&mut index, record));
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 //! loads verify the bytes, are in an extended attribute; see [`xattr_facts`].
 
 mod find_chunk;
+mod foreign;
 mod foreign_load;
-mod foreign_names;
 mod foreign_scan;
 pub mod headers;
 mod lengths;
@@ -23,8 +23,8 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
+pub use foreign::Foreign;
 pub use foreign_load::{begin as begin_load, behind};
-pub use foreign_names::Foreign;
 pub use foreign_scan::ForeignScanner;
 pub use headers::Unshaped;
 pub use vllm_config_file::{agree_on_run_config, find_run_config};

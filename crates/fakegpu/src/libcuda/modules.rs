@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::streams::with;
 use crate::cuda_error::{INVALID, INVALID_HANDLE, NOT_SUPPORTED, OK, fails, write_result};
-use crate::kernels::{HANDLE, loaded};
-use crate::ptx::Kernel;
+use crate::loaded_kernels::{HANDLE, loaded};
+use crate::ptx_interpreter::Kernel;
 use crate::streams::Step;
 
 const INVALID_PTX: c_int = 218;

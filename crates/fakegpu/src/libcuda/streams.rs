@@ -32,7 +32,7 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
     fails!("cuStreamSynchronize" refused during capture);
     with(stream, |stream| {
         stream.wait();
-        kernels::context_error().unwrap_or(OK)
+        loaded_kernels::context_error().unwrap_or(OK)
     })
 }
 

@@ -22,7 +22,7 @@ use kvtier_mem::cuda::Gpu;
 
 use super::counters::add;
 use super::executor::GpuExecutor;
-use super::gpu_load::{CopyPiece, GpuLoad, PAGE};
+use super::load_parts::{CopyPiece, GpuLoad, PAGE};
 use crate::checksum::{ChecksumRange, Crc32cKernel, Crc32cKernels, RANGE_BYTES_MAX, UNIT_BYTES};
 use crate::config::{GdsConfig, Proof};
 use crate::cufile::{

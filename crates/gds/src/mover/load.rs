@@ -16,13 +16,13 @@ use kvtier_mem::Lease;
 use kvtier_uring::{Engine, Finished, Job};
 
 use super::MoverInner;
-use super::completion::TransferCompletion;
+use super::completion_guards::TransferCompletion;
 use super::counters::add;
 use super::cufile_load::CufileProgress;
 use super::executor::GpuExecutor;
-use super::gpu_load::{CopyPiece, GpuLoad, PAGE, Verifiers};
 use super::host_reads::{HostReads, take_host_parts};
 use super::io_jobs::{io_error, submit};
+use super::load_parts::{CopyPiece, GpuLoad, PAGE, Verifiers};
 use super::pinned_memory::PinnedMemory;
 
 /// A piece that is read into a pinned buffer.

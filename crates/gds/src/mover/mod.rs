@@ -1,13 +1,13 @@
 //! Moves chunks between files and memory of the host or a GPU.
 
-mod completion;
+mod completion_guards;
 mod counters;
 mod cufile_load;
 mod executor;
-mod gpu_load;
 mod host_reads;
 mod io_jobs;
 mod load;
+mod load_parts;
 mod pinned_memory;
 mod save_staging;
 
@@ -20,7 +20,7 @@ use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease, Place, View};
 use kvtier_uring::{Engine, Finished, RefusalReason};
 
-use self::completion::{FetchCompletion, TransferCompletion, closed_error};
+use self::completion_guards::{FetchCompletion, TransferCompletion, closed_error};
 use self::counters::GdsCounters;
 use self::cufile_load::CufileLoader;
 use self::executor::GpuExecutor;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvtier_mem::View;
 
 use super::MoverInner;
-use super::completion::FetchCompletion;
+use super::completion_guards::FetchCompletion;
 use super::counters::add;
 use super::executor::GpuExecutor;
 

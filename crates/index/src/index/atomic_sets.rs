@@ -8,7 +8,7 @@
 //!
 //! Counters in each [`Set`] (present, evicting, suspect) make `hides` a constant-time check; every
 //! change of a chunk's state updates them. The search for leftovers is in
-//! [`leftovers`](crate::leftovers).
+//! [`set_leftovers`](super::set_leftovers).
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
-use crate::index::leftovers::Leftovers;
+use crate::index::set_leftovers::SetLeftovers;
 use crate::slab::{SlotRow, SlotState};
 use crate::{Index, TenantId};
 
@@ -54,7 +54,7 @@ pub(crate) struct Sets {
     /// The number of absent members. The index bounds all other memory of this struct.
     missing: usize,
     next: u64,
-    pub leftovers: Leftovers,
+    pub leftovers: SetLeftovers,
 }
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Which tenants are over their share, and whose chunks are evicted first.
+//! Which tenants are over their share, and by how much.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use crate::{Index, TenantId};
 /// Tenants over their share, by the excess.
 #[derive(Debug, Default)]
 pub(crate) struct OverQuota {
-    by_excess: BTreeSet<(u64, TenantId)>,
-    of: HashMap<TenantId, u64>,
+    pub by_excess: BTreeSet<(u64, TenantId)>,
+    pub of: HashMap<TenantId, u64>,
 }
 
 impl OverQuota {
@@ -36,32 +36,6 @@ impl Index {
     pub fn set_fair_sharing(&mut self, fair: bool) {
         self.quotas.fair = fair.then_some(self.marks.high);
         self.update_all_quotas();
-    }
-
-    /// The victim that comes before the policy's own choice: a leftover of a set, or, if the policy
-    /// would evict from a tenant within its share while others exceed theirs, a chunk of the one
-    /// with the largest excess.
-    pub(crate) fn preferred_victim(&mut self) -> Option<u32> {
-        if let Some(slot) = self.leftover() {
-            return Some(slot);
-        }
-        let above = &self.quotas.over_quota;
-        if above.of.is_empty() {
-            return None;
-        }
-        let stands = |slot: u32| above.of.contains_key(&self.slab.tenant(&self.slab[slot]));
-        // The policy would evict from a tenant above its share anyway. Its own choice is better
-        // than any by tenant, so it is kept.
-        if self.policy.victim().is_some_and(stands) {
-            return None;
-        }
-        let slab = &self.slab;
-        let policy = &mut self.policy;
-        above
-            .by_excess
-            .iter()
-            .rev()
-            .find_map(|(_, tenant)| policy.tenant_victim(slab.number_of(*tenant)?))
     }
 }
 

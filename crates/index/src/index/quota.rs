@@ -183,7 +183,7 @@ impl Index {
         let mut freed = 0;
         // Each victim leaves the policy's lists as it is chosen, so the loop ends.
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            // Leftovers of sets are misses anyway: to evict one costs no hit.
+            // SetLeftovers of sets are misses anyway: to evict one costs no hit.
             let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {
                 break;
             };

@@ -81,6 +81,32 @@ impl Index {
         self.leaving(digest).is_some()
     }
 
+    /// The victim that comes before the policy's own choice: a leftover of a set, or, if the policy
+    /// would evict from a tenant within its share while others exceed theirs, a chunk of the one
+    /// with the largest excess.
+    pub(crate) fn preferred_victim(&mut self) -> Option<u32> {
+        if let Some(slot) = self.leftover() {
+            return Some(slot);
+        }
+        let above = &self.quotas.over_quota;
+        if above.of.is_empty() {
+            return None;
+        }
+        let stands = |slot: u32| above.of.contains_key(&self.slab.tenant(&self.slab[slot]));
+        // The policy would evict from a tenant above its share anyway. Its own choice is better
+        // than any by tenant, so it is kept.
+        if self.policy.victim().is_some_and(stands) {
+            return None;
+        }
+        let slab = &self.slab;
+        let policy = &mut self.policy;
+        above
+            .by_excess
+            .iter()
+            .rev()
+            .find_map(|(_, tenant)| policy.tenant_victim(slab.number_of(*tenant)?))
+    }
+
     /// Makes a present entry a victim.
     pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
         // From here on lookups miss it, and no other save chooses it.

@@ -7,11 +7,11 @@ mod builtin;
 mod cbor;
 mod chain;
 mod hash_error;
-mod hash_link;
+mod prefix_hash;
 mod token_number;
 
 pub use algorithm::Algorithm;
 pub use chain::{Chunking, HashChain};
 pub use hash_error::HashError;
-pub use hash_link::HashLink;
+pub use prefix_hash::HashLink;
 pub use token_number::Token;

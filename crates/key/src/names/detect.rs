@@ -44,5 +44,5 @@ pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
 fn s3_non_mp(path: &str) -> NameForm {
     let dirs = path.rsplit_once('/').map_or("", |(dirs, _)| dirs);
     let prefix = dirs.strip_prefix('/').unwrap_or(dirs);
-    NameForm::S3NonMp { prefix: crate::python::unquoted(prefix).unwrap_or_default() }
+    NameForm::S3NonMp { prefix: crate::python_text::unquoted(prefix).unwrap_or_default() }
 }

@@ -2,7 +2,7 @@
 //! Every one of them is the text form in some disguise.
 
 use super::{SEP, checked_file_name, checked_length, checked_s3_name};
-use crate::python::{int_i64, is_decimal, push_hex, push_quoted, strip};
+use crate::python_text::{int_i64, is_decimal, push_hex, push_quoted, strip};
 use crate::{CacheEngineKey, DType, EngineHash, InvalidKey, KeyId, LayerCacheEngineKey, PyInt};
 
 /// A key of the in-process mode, of a whole chunk or of one layer: what their names have in common.

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::engine_key_names::EngineName;
 use super::{SEP, checked_length, checked_s3_name};
-use crate::python::{push_quoted, unquoted};
+use crate::python_text::{push_quoted, unquoted};
 use crate::{InvalidKey, KeyId, LayerCacheEngineKey, ObjectKey};
 
 /// A way to name chunks, after the store that names them so.

@@ -4,7 +4,7 @@ use blake2::Blake2b;
 use blake2::digest::{Digest as _, consts::U8};
 
 use super::{SEP, checked_file_name, checked_length, checked_s3_name};
-use crate::python::{
+use crate::python_text::{
     bytes_from_hex, int_i64, push_hex, push_int_hex, push_quoted, push_slashes_as, unquoted,
 };
 use crate::{ChunkHash, HASH_BYTES_MAX, InvalidKey, KvRank, ObjectKey};

@@ -69,7 +69,7 @@ pub(super) fn compat<'de, D: Deserializer<'de>>(
 pub(super) fn size(given: &Value) -> Option<u64> {
     match given {
         Value::Int(n) => u64::try_from(*n).ok(),
-        Value::Text(text) => crate::bytes::parse(text),
+        Value::Text(text) => crate::byte_size::parse(text),
         _ => None,
     }
 }

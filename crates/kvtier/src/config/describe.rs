@@ -3,7 +3,7 @@
 use kvtier_index::{LmcacheEviction, Quotas};
 
 use super::{Config, TierSpec, native};
-use crate::bytes::format;
+use crate::byte_size::format;
 
 impl Config {
     /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.

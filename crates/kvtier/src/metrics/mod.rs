@@ -2,22 +2,22 @@
 //! Prometheus text, through a small HTTP server, and through the `metrics` facade.
 
 mod document;
-mod metered;
+mod latency_meter;
+#[cfg(feature = "metrics")]
+mod metrics_facade;
 mod monitored_tier;
 mod prices;
 mod prometheus;
-#[cfg(feature = "metrics")]
-mod recorder;
 mod server;
 mod table;
 
 pub use document::markdown;
-pub use metered::{LatencyHistogram, Meter, Metered};
+pub use latency_meter::{LatencyHistogram, Meter, Metered};
+#[cfg(feature = "metrics")]
+pub use metrics_facade::record;
 pub use monitored_tier::MonitoredTier;
 pub use prices::Prices;
 pub use prometheus::{Sample, prometheus, prometheus_name, samples, tenant_label};
-#[cfg(feature = "metrics")]
-pub use recorder::record;
 pub use server::MetricsServer;
 pub(crate) use table::{HostCounters, StackCounters};
 pub use table::{Metric, Stability, Unit, all};

@@ -161,7 +161,7 @@ impl fmt::Display for LoadSpeed {
                 f,
                 "{:.2} ms and {}/s",
                 1e3 * self.delay_s,
-                crate::bytes::format(rate as u64)
+                crate::byte_size::format(rate as u64)
             ),
             false => write!(f, "{:.2} ms at any size", 1e3 * self.delay_s),
         }

@@ -10,7 +10,7 @@ impl Stack {
     /// The bytes that wait to be written to lower tiers; `None` if every tier is written through.
     fn waiting(&self) -> Option<String> {
         let dirty = &self.inner.dirty;
-        let bytes = crate::bytes::format;
+        let bytes = crate::byte_size::format;
         let may_wait = self.inner.rules.iter().any(|rule| rule.write != Write::Through);
         may_wait.then(|| {
             format!("{} of at most {} wait to be written", bytes(dirty.used()), bytes(dirty.max()))
@@ -28,7 +28,7 @@ impl Stack {
                 Some(Some(bytes)) => {
                     format!(
                         "{name}: a load takes {speed}; faster than computing from {}",
-                        crate::bytes::format(bytes)
+                        crate::byte_size::format(bytes)
                     )
                 }
                 Some(None) => format!("{name}: a load takes {speed}; computing is faster"),

@@ -25,9 +25,9 @@ use kvtier::{Lease, View};
 use super::join_all::join_all;
 use crate::borrow::BatchBorrow;
 use crate::catch_panic::PANIC_TEXT;
+use crate::open_store::Store;
 use crate::ops::shed_error;
 use crate::result::{BatchError, BatchResult};
-use crate::store::Store;
 
 /// One chunk of a job, with its memory.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use kvtier::core::{Class, Ctx, Digest, Error, Hold, Key, LookedUp, Mode, Presence, Ticket, Tier};
 
 use super::submitter::Submitter;
-use crate::store::Store;
+use crate::open_store::Store;
 
 /// How long the answer of a medium counts at least, and at most.
 const ANSWER_TTL: Duration = Duration::from_millis(500);

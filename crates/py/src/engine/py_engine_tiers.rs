@@ -25,9 +25,9 @@ use crate::buffer;
 use crate::completion_queue::CompletionQueue;
 use crate::gil::{DropWithoutGil, without_gil};
 use crate::open;
+use crate::open_store::Store;
 use crate::py_tiers::Tiers;
 use crate::region::Region;
-use crate::store::Store;
 use crate::store_handle::StoreHandle;
 
 /// How often `drain` checks whether all jobs ended.

@@ -10,8 +10,8 @@ use super::keys::EngineKey;
 use super::shared_state::{RequestState, State};
 use super::submitter::Started;
 use crate::borrow::{BatchBorrow, Borrower};
+use crate::open_store::Store;
 use crate::region::Exported;
-use crate::store::Store;
 
 /// A job that was not submitted yet.
 #[derive(Debug)]

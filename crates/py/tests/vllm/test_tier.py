@@ -365,7 +365,7 @@ class Requests(Case):
         self.assertEqual(self.counted(tier, "vllm:kvtier_ignored_params"), 5)
 
     def test_priority_and_time_are_read(self):
-        from kvtier.vllm._requests import Wishes, wishes
+        from kvtier.vllm._request_params import Wishes, wishes
 
         params = {"kvtier": {"tenant": "t", "priority": 5, "ttl_seconds": 60}}
         self.assertEqual(wishes(self.request(params=params)), Wishes("t", 5, 60.0))

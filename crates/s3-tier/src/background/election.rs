@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use kvtier_s3::{Client, Entry, ErrorKind, Put, Stored};
 
-use crate::background::epoch_listing::{Epochs, Unchanged};
 use crate::background::epoch_object::{BYTES_MAX, FREE, encode, maker};
 use crate::background::own_objects;
+use crate::background::plausible_epochs::{Epochs, Unchanged};
 use crate::state::epoch_lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
 use crate::state::shared::Shared;
 

@@ -2,7 +2,7 @@
 //! bucket.
 //!
 //! Work runs in rounds, by default one in 30 s. A round writes this node's journal, then reads the
-//! journals of others, then resolves conflicts, then renews this node's budget.
+//! journals of others, then resolves unclear chunks, then renews this node's budget.
 //! The order matters:
 //!
 //! - A node announces itself before it lists journals for the first time. Of two nodes that start

@@ -4,12 +4,12 @@
 
 pub mod conditional_puts;
 pub mod election;
-pub mod epoch_listing;
 pub mod epoch_object;
 pub mod listing;
 pub mod maintenance;
 pub mod own_objects;
 pub mod peer_journals;
+pub mod plausible_epochs;
 pub mod reconcile;
 pub mod snapshot;
 pub mod snapshot_manifest;

@@ -4,10 +4,10 @@
 mod aws_sdk_chain;
 pub(crate) mod cache;
 mod env;
-pub(crate) mod identity;
+mod local_sources;
 mod profile;
 mod refusal_backoff;
-mod static_sources;
+pub(crate) mod signing_credentials;
 
 use std::fmt;
 use std::future::Future;
@@ -24,8 +24,8 @@ use crate::time_formats::Stamp;
 #[cfg(feature = "aws-config")]
 pub use aws_sdk_chain::{AwsChain, ChainConfig, discover};
 pub use env::from_env;
+pub use local_sources::{Source, find, locate};
 pub use profile::from_profile;
-pub use static_sources::{Source, find, locate};
 
 /// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped
 /// when the last one drops.

@@ -1,6 +1,7 @@
 //! The address of a bucket, parsed from all forms in which people write it.
 
 mod aws;
+mod known_hosts;
 mod parse;
 mod provider_defaults;
 
@@ -190,8 +191,8 @@ impl Endpoint {
     /// Where directory buckets are made and deleted: a host of its own at AWS, where the bucket is
     /// in the path.
     pub(crate) fn control(&self) -> Endpoint {
-        let host =
-            parse::control_host(&self.host, &self.region).unwrap_or_else(|| self.host.clone());
+        let host = known_hosts::control_host(&self.host, &self.region)
+            .unwrap_or_else(|| self.host.clone());
         Endpoint { host, style: Style::Path, ..self.clone() }
     }
 

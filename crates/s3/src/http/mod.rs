@@ -3,7 +3,6 @@
 
 mod body_sink;
 mod conn;
-mod connection_report;
 mod dial;
 mod dns;
 mod h2;
@@ -13,6 +12,7 @@ mod receive_low_water;
 mod response_head;
 mod stall_timeout;
 mod stream;
+mod surveyed_connection;
 mod target;
 mod tls;
 mod transport;
@@ -20,12 +20,12 @@ mod transport;
 pub use body_sink::BodyObserver;
 pub use body_sink::{BodyBuffer, BodySink};
 pub use conn::Sent;
-pub use connection_report::{Connection, Secured};
 pub use dial::Dialer;
 pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use h2::StreamEnd;
 pub use pool::{ConnectionPool, Opened};
 pub use response_head::{BodyFraming, ResponseHead, digits};
+pub use surveyed_connection::{Connection, Secured};
 pub use target::Target;
 pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]

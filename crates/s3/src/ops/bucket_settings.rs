@@ -1,7 +1,7 @@
 //! What a bucket makes of deleted and old objects: settings with which a cap on its bytes is a
 //! fiction.
 
-use super::ask_store::{ANSWER_BYTES_MAX, answered, is_refusal};
+use super::refusable_question::{ANSWER_BYTES_MAX, answered, is_refusal};
 use crate::attempt::CollectedResponse;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};

@@ -6,7 +6,7 @@ use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, Result};
 use crate::http::ResponseHead;
-use crate::op_history;
+use crate::op_state;
 use crate::request::Request;
 use crate::retry::{RequestKind, RetryState};
 use crate::time_formats::http_date;
@@ -95,7 +95,7 @@ impl Inner {
         refusal: Error,
     ) -> Result<CollectedResponse> {
         let mut last = self.head_probe.lock().await;
-        let known = last.as_ref().and_then(|probe| probe.repeats(op_history::op_began()));
+        let known = last.as_ref().and_then(|probe| probe.repeats(op_state::op_began()));
         let helped = match known {
             Some(helped) => helped,
             None => {

@@ -1,6 +1,5 @@
 //! The operations on a bucket and its objects.
 
-pub mod ask_store;
 mod bucket;
 mod bucket_settings;
 mod concurrent;
@@ -15,6 +14,7 @@ mod multipart;
 mod put;
 mod put_get_bytes;
 mod ranges;
+pub mod refusable_question;
 
 #[cfg(any(fuzzing, clippy))]
 pub use bucket_settings::fuzz_settings;

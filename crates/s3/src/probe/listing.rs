@@ -2,7 +2,7 @@ use super::Asker;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::List;
-use crate::ops::ask_store::is_refusal;
+use crate::ops::refusable_question::is_refusal;
 
 /// The objects of this part, in order.
 pub const KEYS: [&str; 4] = ["l/1", "l/2 +%é", "l/3", "l/m/4"];

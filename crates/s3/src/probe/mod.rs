@@ -8,7 +8,7 @@ use crate::attempt::CollectedResponse;
 use crate::client::Client;
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::ask_store::{ANSWER_BYTES_MAX, answered, is_refusal};
+use crate::ops::refusable_question::{ANSWER_BYTES_MAX, answered, is_refusal};
 use crate::request::{Payload, Request};
 use crate::retry::RequestKind;
 

@@ -7,7 +7,7 @@ use crate::attempt::{CollectedResponse, QueueMode};
 use crate::client::Inner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::local_clock::Instant;
-use crate::op_history;
+use crate::op_state;
 use crate::request::Request;
 use crate::response_check::{self, Parse};
 use crate::retry::{AttemptError, RequestKind, RetryAction};
@@ -153,7 +153,7 @@ impl<'c> RetryState<'c> {
             if self.tried.is_certain {
                 unsigned.note_refused(now)
             } else {
-                unsigned.note_unsupported(op_history::op_began(), now)
+                unsigned.note_unsupported(op_state::op_began(), now)
             }
         }
     }
@@ -212,7 +212,7 @@ impl<'c> RetryState<'c> {
                 self.inner.counters.retries.one();
             }
             RetryAction::SignBody if !std::mem::replace(&mut self.tried.signed, true) => {
-                op_history::sign_bodies();
+                op_state::sign_bodies();
                 self.tried.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
                 self.inner.counters.retries.one();
             }
@@ -227,7 +227,7 @@ impl<'c> RetryState<'c> {
     fn record(&self, error: &Error, endpoint_fault: bool) {
         let Inner { counters, breakers, limits, pool, .. } = &**self.inner;
         let now = Instant::now();
-        op_history::request_failed(error);
+        op_state::request_failed(error);
         // Silence is the strongest sign of overload: fewer requests at a time are tried next.
         // Before the retry: the next attempt must find the lower limit.
         if error.kind() == ErrorKind::Timeout {

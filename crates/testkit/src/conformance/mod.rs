@@ -18,8 +18,8 @@ pub(crate) mod decorator;
 pub mod eviction;
 mod fixture;
 pub mod holds;
-pub mod moves;
 pub mod observe;
+pub mod save_and_load;
 pub mod threads;
 pub mod time;
 
@@ -69,14 +69,14 @@ macro_rules! promise_list {
 macro_rules! promises {
     ($then:ident $($given:tt)*) => {
         $crate::$then! { $($given)*
-            moves::what_was_saved_is_loaded,
-            moves::sizes_around_a_page_come_back,
-            moves::a_chunk_scatters_over_leases_and_gathers_from_views,
-            moves::pieces_of_any_length_join,
-            moves::longer_leases_are_filled_as_far_as_the_chunk_goes,
-            moves::a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them,
-            moves::leftovers_in_a_lease_do_not_count_after_a_miss,
-            moves::unaligned_memory_moves_or_is_invalid,
+            save_and_load::what_was_saved_is_loaded,
+            save_and_load::sizes_around_a_page_come_back,
+            save_and_load::a_chunk_scatters_over_leases_and_gathers_from_views,
+            save_and_load::pieces_of_any_length_join,
+            save_and_load::longer_leases_are_filled_as_far_as_the_chunk_goes,
+            save_and_load::a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them,
+            save_and_load::leftovers_in_a_lease_do_not_count_after_a_miss,
+            save_and_load::unaligned_memory_moves_or_is_invalid,
             answers::absent_is_a_miss_with_the_leases_back,
             answers::saved_again_is_present,
             answers::keys_do_not_mix,

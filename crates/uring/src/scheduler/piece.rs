@@ -2,11 +2,9 @@
 
 use std::os::fd::RawFd;
 
+use crate::config::RETRIES_MAX;
 use crate::running::{PartRange, PieceRequest};
 use crate::{Error, ErrorKind, JobClass};
-
-/// How often one piece is requested again after an interruption.
-pub const RETRIES_MAX: u32 = 16;
 
 /// A part of a job that one request can move, and how far it is.
 pub struct Piece {

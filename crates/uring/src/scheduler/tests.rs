@@ -1,8 +1,8 @@
 use kvtier_mem::{Arena, ArenaConfig};
 
-use super::piece::RETRIES_MAX;
 use super::*;
 use crate::Part;
+use crate::config::RETRIES_MAX;
 
 /// A schedule of 4 pieces of 4 KiB in flight, and a function that pushes jobs of this many pieces.
 fn sched() -> (Scheduler, impl Fn(&mut Scheduler, JobClass, usize)) {

@@ -1,7 +1,7 @@
 //! The space that a benchmark needs in its directory.
 
 use anyhow::Result;
-use kvtier::bytes::format;
+use kvtier::byte_size::format;
 
 use super::Plan;
 use super::prior_state::Case;

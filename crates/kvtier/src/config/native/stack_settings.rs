@@ -68,7 +68,7 @@ pub(in crate::config) fn size(
 ) -> Result<Option<u64>, Error> {
     let Some(value) = stack.field(field).filter(|value| !value.is_null()) else { return Ok(None) };
     let whole = value.as_int().and_then(|n| u64::try_from(n).ok());
-    let bytes = whole.or_else(|| value.as_text().and_then(bytes::parse));
+    let bytes = whole.or_else(|| value.as_text().and_then(byte_size::parse));
     let wrong = || {
         invalid(format!(
             "{name}: {field} takes a number of bytes or a text such as \"512MiB\", not {value}"

@@ -38,8 +38,8 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.checksum = word(adapter, "checksum", checksum)?;
     spec.requests_max = requests_max(fields);
     spec.deadline = Duration::from_secs(fields.int("deadline_secs").cast_unsigned());
-    spec.capacity_bytes =
-        Some(crate::bytes::from_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
+    spec.capacity_bytes = Some(crate::byte_size::from_gib(fields.number("max_capacity_gb")))
+        .filter(|bytes| *bytes > 0);
     if let Some(eviction) = adapter.eviction_fields() {
         let marks = (eviction.number("trigger_watermark"), eviction.number("eviction_ratio"));
         // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones

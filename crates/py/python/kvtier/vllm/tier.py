@@ -22,7 +22,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .. import __version__, _engine, _log, _native
 from . import _identity, _stats
-from ._requests import Request, Requests, Wishes, wishes
+from ._request_params import Request, Requests, Wishes, wishes
 
 PARAMS = ("tiers", "config", "weights", "timeout_seconds", "enable_kv_events", "locality", "backpressure")
 WHERE = "kvtier.vllm.KvtierTier"

@@ -9,9 +9,9 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
-use crate::background::peer_journals::conflicts::Conflicts;
 use crate::background::peer_journals::event_time::{EventTime, Newer};
 use crate::background::peer_journals::last_writes::LastWrites;
+use crate::background::peer_journals::unclear_chunks::UnclearChunks;
 use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
@@ -37,7 +37,7 @@ pub struct Apply<'a> {
     pub shared: &'a Shared,
     pub catalog: &'a mut Catalog,
     pub last_writes: &'a mut LastWrites,
-    pub conflicts: &'a mut Conflicts,
+    pub unclear_chunks: &'a mut UnclearChunks,
 }
 
 impl Apply<'_> {
@@ -79,7 +79,7 @@ impl Apply<'_> {
             // A name that the digest does not contain comes with the next listing.
             None if !self.shared.names.is_own() => return,
             // It may have been saved after this node's delete and before the answer to it.
-            None if catalog.index.is_evicting(&digest) => return self.conflicts.put(*chunk),
+            None if catalog.index.is_evicting(&digest) => return self.unclear_chunks.put(*chunk),
             None if catalog.index.is_known(&digest) => return,
             None => {}
         }
@@ -95,7 +95,7 @@ impl Apply<'_> {
         let by_journal = self.last_writes.compare(&digest, from.object, from.when, true);
         match from.limit(absent.and(unlisted).and(by_journal)) {
             Newer::Other => {}
-            Newer::Unclear => self.conflicts.put(*chunk),
+            Newer::Unclear => self.unclear_chunks.put(*chunk),
             Newer::This => {
                 let _ = self.catalog.insert_unseen(*chunk);
                 self.catalog.changed_keys.note(digest);
@@ -115,7 +115,7 @@ impl Apply<'_> {
         let by_journal = self.last_writes.compare(digest, from.object, from.when, false);
         match from.limit(seen.and(by_journal)) {
             Newer::Other => {}
-            Newer::Unclear => self.conflicts.put(entry.chunk),
+            Newer::Unclear => self.unclear_chunks.put(entry.chunk),
             Newer::This => {
                 let suspect = self.catalog.index.is_suspect(digest);
                 self.catalog.forget(digest);

@@ -5,7 +5,7 @@
 //!
 //! - **Objects of one node.** They apply in the order of their numbers. An object that cannot be
 //!   read holds up the later ones for some rounds. Then those are applied, and the object comes
-//!   late: its uses are ignored, and its saves and deletes only raise conflicts.
+//!   late: its uses are ignored, and its saves and deletes only make chunks unclear.
 //! - **Clocks of nodes.** A batch has a range of times by the store's clock. A record changes the
 //!   index only if it is clearly later than what this node saw itself, what the last listing
 //!   showed, and what other journals reported. If that is unclear, the chunk becomes a conflict,
@@ -27,10 +27,10 @@ use crate::background::peer_journals::apply::{Apply, BatchSource};
 use crate::background::peer_journals::batches::{
     JournalBatch, JournalObject, batches_of, read_all, sort_by_time,
 };
-use crate::background::peer_journals::conflicts::Conflicts;
 use crate::background::peer_journals::event_time::EventTime;
 use crate::background::peer_journals::last_writes::LastWrites;
 use crate::background::peer_journals::progress::{ReadProgress, node_of};
+use crate::background::peer_journals::unclear_chunks::UnclearChunks;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, make_recent};
 use crate::state::counters::add;
 use crate::state::own_journal::OBJECT_BYTES_MAX;
@@ -48,7 +48,7 @@ pub struct JournalMerger {
     /// The last listing, and its date by the store's clock.
     listed: (Vec<Entry>, Option<i64>),
     last_writes: LastWrites,
-    conflicts: Conflicts,
+    unclear_chunks: UnclearChunks,
 }
 
 /// What one look at the journals did.
@@ -174,9 +174,9 @@ impl JournalMerger {
         &self.last_writes
     }
 
-    /// Resolves conflicts with requests to the bucket.
+    /// Resolves unclear chunks with requests to the bucket.
     pub async fn resolve_conflicts(&mut self, shared: &Shared) {
-        self.conflicts.resolve(shared).await;
+        self.unclear_chunks.resolve(shared).await;
     }
 
     fn apply(&mut self, shared: &Shared, batches: &[JournalBatch]) -> usize {
@@ -186,8 +186,8 @@ impl JournalMerger {
             let from = BatchSource { object: &batch.object, when, late: batch.late };
             for some in batch.records.chunks(CHUNKS_PER_LOCK) {
                 let mut guard = shared.catalog();
-                let JournalMerger { last_writes, conflicts, .. } = self;
-                let mut apply = Apply { shared, catalog: &mut guard, last_writes, conflicts };
+                let JournalMerger { last_writes, unclear_chunks, .. } = self;
+                let mut apply = Apply { shared, catalog: &mut guard, last_writes, unclear_chunks };
                 some.iter().for_each(|record| apply.apply(record, from));
                 drop(guard);
                 shared.listeners.notify();

@@ -2,8 +2,8 @@
 
 mod apply;
 mod batches;
-pub mod conflicts;
 pub mod event_time;
 pub mod last_writes;
 pub mod merge;
 pub mod progress;
+pub mod unclear_chunks;

@@ -4,14 +4,14 @@
 //! Files are looked at on a thread of their own, by one look at a time, which is waited for no longer
 //! than `wait_max`: the file may be on a mount that hangs. While a look is under way, other
 //! connections use what was read before; a look that hangs lets one other run beside it (see
-//! [`LookTurns`]). No runtime waits for these threads when it ends.
+//! [`CertReadTurns`]). No runtime waits for these threads when it ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::timeout;
 
-use super::look_turns::{LookTurn, LookTurns};
+use super::cert_read_turns::{CertReadTurn, CertReadTurns};
 use super::{RootCerts, Tls};
 use crate::error::{Error, ErrorKind, Result};
 use crate::local_clock::Instant;
@@ -23,7 +23,7 @@ const REREAD_MIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct TlsConfigCache {
     shared: Arc<Shared>,
-    look_turns: LookTurns,
+    cert_read_turns: CertReadTurns,
     wait_max: Duration,
 }
 
@@ -60,7 +60,7 @@ impl TlsConfigCache {
     pub fn new(options: TlsOptions, wait_max: Duration) -> Self {
         let TlsOptions { root_certs, http2, direct } = options;
         let shared = Arc::new(Shared { root_certs, http2, direct, state: Mutex::default() });
-        TlsConfigCache { shared, look_turns: LookTurns::default(), wait_max }
+        TlsConfigCache { shared, cert_read_turns: CertReadTurns::default(), wait_max }
     }
 
     /// The configured root certificates.
@@ -83,13 +83,13 @@ impl TlsConfigCache {
             None if !self.shared.is_in_files() => self.shared.read(),
             Some(tls) => {
                 // Without a wait: the configuration that is there works for nearly all connections.
-                let Some(turn) = self.look_turns.try_turn() else { return Ok(tls) };
+                let Some(turn) = self.cert_read_turns.try_turn() else { return Ok(tls) };
                 let looked = self.blocking(turn, Shared::look).await;
                 Ok(looked.and_then(|looked| looked.ok()).unwrap_or(tls))
             }
             None => {
                 let first = async {
-                    let turn = self.look_turns.turn().await;
+                    let turn = self.cert_read_turns.turn().await;
                     self.blocking(turn, Shared::look).await
                 };
                 timeout(self.wait_max, first).await.ok().flatten().unwrap_or_else(|| {
@@ -107,7 +107,7 @@ impl TlsConfigCache {
         if !self.shared.is_in_files() {
             return false;
         }
-        let turn = timeout(self.wait_max, self.look_turns.turn()).await;
+        let turn = timeout(self.wait_max, self.cert_read_turns.turn()).await;
         let Ok(turn) = turn else { return false };
         {
             let mut state = self.shared.state();
@@ -127,7 +127,7 @@ impl TlsConfigCache {
     /// Runs `work` where it may block, and waits `wait_max` for it. It keeps its turn to its end.
     async fn blocking<T: Send + 'static>(
         &self,
-        turn: LookTurn,
+        turn: CertReadTurn,
         work: impl FnOnce(&Shared) -> T + Send + 'static,
     ) -> Option<T> {
         let shared = Arc::clone(&self.shared);
@@ -189,7 +189,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::tls::look_turns::HANGS_AFTER;
+    use crate::http::tls::cert_read_turns::HANGS_AFTER;
 
     fn bundle() -> String {
         rcgen::generate_simple_self_signed(vec!["s3.test".into()]).unwrap().cert.pem()

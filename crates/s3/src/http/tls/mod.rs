@@ -1,10 +1,10 @@
 //! TLS by rustls, over buffers of this crate.
 
 mod buffers;
+mod cert_read_turns;
 mod config_cache;
 #[cfg(feature = "tls-direct")]
 mod direct_records;
-mod look_turns;
 #[cfg(feature = "tls-direct")]
 mod record;
 mod root_certs;

@@ -146,7 +146,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
         "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
         _ => (
             fields.text("base_path").unwrap_or_default(),
-            crate::bytes::from_gib(fields.number("max_capacity_gb")),
+            crate::byte_size::from_gib(fields.number("max_capacity_gb")),
         ),
     };
     let capacity = adapter.cap(capacity);

@@ -2,9 +2,9 @@
 
 use kvtier_core::{Error, ErrorKind};
 
+use super::convert_values::{convert, why_suspicious};
 use super::effective_settings::{EffectiveSetting, LmcacheConfig, SettingSource};
 use super::python::{self, Misfit};
-use super::value_types::{convert, why_suspicious};
 use super::{Inputs, check, plugins, storage_backend_form, unknown};
 use crate::config::settings::{self, Role, Setting, ValueKind};
 use crate::config::value::{Value, is_secret};

@@ -1,6 +1,7 @@
 //! LMCache's settings: its YAML file, `LMCACHE_*` variables and overrides, and the tiers they mean.
 
 mod check;
+mod convert_values;
 mod effective_settings;
 mod file_tier;
 mod inputs;
@@ -13,7 +14,6 @@ mod remote;
 mod setting_effects;
 mod storage_backend_form;
 mod unknown;
-mod value_types;
 #[cfg(feature = "gds")]
 mod weka_mount;
 

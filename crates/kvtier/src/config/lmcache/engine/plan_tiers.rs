@@ -74,7 +74,7 @@ impl LmcacheConfig {
 
     fn host(&self) -> Result<Option<TierSpec>, Error> {
         let bytes =
-            crate::bytes::from_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
+            crate::byte_size::from_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
         let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
         let policy = Some(self.policy()?);
         Ok(on.then_some(TierSpec::Host {
@@ -100,7 +100,7 @@ impl LmcacheConfig {
         // A folder of our own: files of LMCache's own disk backend may be in this directory.
         let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
         let bytes =
-            crate::bytes::from_gib(self.value("max_local_disk_size").as_f64().unwrap_or(0.0));
+            crate::byte_size::from_gib(self.value("max_local_disk_size").as_f64().unwrap_or(0.0));
         if bytes == 0 {
             return Err(
                 self.wrong("max_local_disk_size", "local_disk needs a capacity in GiB above 0")

@@ -16,14 +16,14 @@ pub const AGE_MAX: Duration = Duration::from_millis(500);
 
 /// When the index last agreed with the change log.
 #[derive(Debug, Default)]
-pub struct Freshness {
+pub struct IndexAge {
     /// On the index's clock. The directory is listed after that clock began, so at first the index
     /// is as old as the tier.
     agreed_at_ms: AtomicU64,
     is_wanted: AtomicBool,
 }
 
-impl Freshness {
+impl IndexAge {
     /// Everything that other processes did until this time is in the index.
     pub fn agreed(&self, at_ms: u64) {
         self.agreed_at_ms.fetch_max(at_ms, Ordering::Relaxed);

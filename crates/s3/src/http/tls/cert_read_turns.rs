@@ -17,11 +17,11 @@ use crate::local_clock::Instant;
 pub const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// The right to look at files, until it is dropped.
-pub type LookTurn = OwnedMutexGuard<()>;
+pub type CertReadTurn = OwnedMutexGuard<()>;
 
 /// Who looks at the files now.
 #[derive(Debug, Default)]
-pub struct LookTurns {
+pub struct CertReadTurns {
     usual: Arc<tokio::sync::Mutex<()>>,
     /// When the usual turn was last taken.
     taken: Mutex<Option<Instant>>,
@@ -29,9 +29,9 @@ pub struct LookTurns {
     spare: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl LookTurns {
+impl CertReadTurns {
     /// A turn, if one is free now.
-    pub fn try_turn(&self) -> Option<LookTurn> {
+    pub fn try_turn(&self) -> Option<CertReadTurn> {
         match Arc::clone(&self.usual).try_lock_owned() {
             Ok(turn) => Some(self.note_taken(turn)),
             Err(_) if self.hangs() => Arc::clone(&self.spare).try_lock_owned().ok(),
@@ -40,7 +40,7 @@ impl LookTurns {
     }
 
     /// Waits for a turn. The caller bounds the wait.
-    pub async fn turn(&self) -> LookTurn {
+    pub async fn turn(&self) -> CertReadTurn {
         // Decided once: a turn that begins to hang during this wait frees the spare one for later
         // callers, which come with each connection.
         let hangs = self.hangs();
@@ -51,7 +51,7 @@ impl LookTurns {
         }
     }
 
-    fn note_taken(&self, turn: LookTurn) -> LookTurn {
+    fn note_taken(&self, turn: CertReadTurn) -> CertReadTurn {
         *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         turn
     }
@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_hangs_lets_one_other_run_beside_it() {
-        let turns = LookTurns::default();
+        let turns = CertReadTurns::default();
         let first = turns.turn().await;
         tokio::time::advance(HANGS_AFTER / 2).await;
         assert!(turns.try_turn().is_none(), "it has not run for long");

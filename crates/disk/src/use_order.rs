@@ -29,13 +29,13 @@ pub struct History {
 /// Puts the listed chunks of `index` into the order of use in snapshot and journals. Other chunks are
 /// least recent. Returns the reader of the journals, and what could not be read.
 pub fn restore(own: &Path, index: &mut Index) -> io::Result<(Reader, Vec<String>)> {
-    let History { records, reader, damage } = history(own)?;
+    let History { records, reader, damage } = read(own)?;
     records.iter().for_each(|record| apply(index, record));
     Ok((reader, damage))
 }
 
 /// Reads snapshot and journals, as far as they are intact.
-pub fn history(own: &Path) -> io::Result<History> {
+pub fn read(own: &Path) -> io::Result<History> {
     let snapshot = snapshot::read(own);
     // A snapshot begins with the most recent chunks, so that a torn one keeps the best part. They
     // are entered last.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::cuda_error::ILLEGAL_ADDRESS;
 use crate::faults::number;
 use crate::memory;
-use crate::ptx::{Kernel, Words};
+use crate::ptx_interpreter::{Kernel, Words};
 
 /// Makes kernels write each word with its lowest bit flipped.
 pub const WRONG: &str = "FAKEGPU_WRONG_KERNELS";

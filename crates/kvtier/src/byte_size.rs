@@ -5,9 +5,9 @@
 /// anything else, and for a number that does not fit.
 ///
 /// ```
-/// assert_eq!(kvtier::bytes::parse("512MiB"), Some(512 << 20));
-/// assert_eq!(kvtier::bytes::parse("100 GB"), Some(100_000_000_000));
-/// assert_eq!(kvtier::bytes::parse("a lot"), None);
+/// assert_eq!(kvtier::byte_size::parse("512MiB"), Some(512 << 20));
+/// assert_eq!(kvtier::byte_size::parse("100 GB"), Some(100_000_000_000));
+/// assert_eq!(kvtier::byte_size::parse("a lot"), None);
 /// ```
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();

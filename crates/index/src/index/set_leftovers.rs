@@ -1,7 +1,7 @@
 //! Leftovers: present members of atomic sets that can no longer be complete. They are misses, so to
 //! evict one costs no hit, and they are evicted before any other chunk.
 //!
-//! [`Leftovers`] is an ordered map by tenant, with a count of members already passed, so a search never
+//! [`SetLeftovers`] is an ordered map by tenant, with a count of members already passed, so a search never
 //! scans a member twice. It may name a set that has none any more. The search checks again, and drops
 //! such entries, so an entry that is left behind costs one step and no wrong result. A missing entry
 //! would matter: a leftover would stay until the policy finds it. So every event that can create one
@@ -17,7 +17,7 @@ use crate::{Index, TenantId};
 
 /// The sets that may have leftovers, each with the tenant of those leftovers.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct SetLeftovers {
     /// For each, how many of its members were passed. None of those is an idle chunk of this tenant,
     /// so a search need not scan them again.
     passed: BTreeMap<(TenantId, u64), usize>,
@@ -31,7 +31,7 @@ struct Candidate {
     passed: usize,
 }
 
-impl Leftovers {
+impl SetLeftovers {
     /// A set has, or may have, leftovers of this tenant.
     pub fn add(&mut self, tenant: TenantId, set: u64) {
         self.passed.insert((tenant, set), 0);

@@ -5,7 +5,7 @@
 //! changes sees all of the first. The index has a lock of its own, which operations on other
 //! chunks share; it is held for steps in memory alone.
 //!
-//! Order: name, then [`LedgerCheck::moving`](crate::ledger::check::LedgerCheck::moving), then the
+//! Order: name, then [`LedgerDoubt::moving`](crate::ledger::doubt::LedgerDoubt::moving), then the
 //! corrupt files, then the index. No thread holds any of these locks while a listener is notified.
 
 use std::collections::HashMap;
@@ -21,16 +21,16 @@ const NAMES: usize = 64;
 
 /// The chunks of a tier, behind their locks; see the [module](self).
 #[derive(Debug)]
-pub struct ChunkTable {
+pub struct NameLocks {
     names: [Mutex<()>; NAMES],
     /// Files that failed a check and are still under their chunks' names.
     corrupt_files: Mutex<HashMap<Digest, FileId>>,
     index: Mutex<Index>,
 }
 
-impl ChunkTable {
+impl NameLocks {
     pub fn new(index: Index) -> Self {
-        ChunkTable {
+        NameLocks {
             names: [const { Mutex::new(()) }; NAMES],
             corrupt_files: Mutex::default(),
             index: Mutex::new(index),

@@ -4,18 +4,18 @@ use std::sync::atomic::AtomicU64;
 
 use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
-use crate::ledger::check::LedgerCheck;
+use crate::ledger::doubt::LedgerDoubt;
 use crate::relist_throttle::RelistThrottle;
 use crate::wait_queue::WaitQueue;
 
 /// The bytes of the directory below the cap. Each field has a lock of its own, or none.
 #[derive(Debug)]
-pub struct SpaceAccounting {
+pub struct SpaceState {
     /// The total of all processes, in a file with a lock that all processes share.
     pub ledger: Ledger,
-    /// Whether the total may be wrong. Its lock [`moving`](LedgerCheck::moving) is held while files
+    /// Whether the total may be wrong. Its lock [`moving`](LedgerDoubt::moving) is held while files
     /// change and the ledger follows.
-    pub ledger_check: LedgerCheck,
+    pub ledger_doubt: LedgerDoubt,
     /// Bytes in quarantine, as counted last. The ledger counts them too.
     pub quarantine_bytes: AtomicU64,
     /// Saves that wait for space below the cap.
@@ -26,11 +26,11 @@ pub struct SpaceAccounting {
     pub full_device: FullDevice,
 }
 
-impl SpaceAccounting {
-    pub fn new(ledger: Ledger, ledger_check: LedgerCheck, quarantine_bytes: u64) -> Self {
-        SpaceAccounting {
+impl SpaceState {
+    pub fn new(ledger: Ledger, ledger_doubt: LedgerDoubt, quarantine_bytes: u64) -> Self {
+        SpaceState {
             ledger,
-            ledger_check,
+            ledger_doubt,
             quarantine_bytes: AtomicU64::new(quarantine_bytes),
             queue: WaitQueue::default(),
             relist_throttle: RelistThrottle::default(),

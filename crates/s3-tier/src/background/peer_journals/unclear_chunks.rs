@@ -16,9 +16,9 @@ use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestQueue;
 use crate::state::shared::Shared;
 
-/// The most open conflicts; the next listing resolves those beyond.
+/// The most unclear chunks; the next listing resolves those beyond.
 const WAITING_MAX: usize = 4096;
-/// The most conflicts that are resolved in one round.
+/// The most unclear chunks that are resolved in one round.
 const ASKED_MAX: usize = 256;
 /// HEADs at a time.
 const WIDTH: usize = 16;
@@ -27,9 +27,9 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Chunks that may or may not exist, as the journals describe them.
 #[derive(Debug, Default)]
-pub struct Conflicts(HashMap<Digest, Chunk>);
+pub struct UnclearChunks(HashMap<Digest, Chunk>);
 
-impl Conflicts {
+impl UnclearChunks {
     /// Adds a chunk.
     pub fn put(&mut self, chunk: Chunk) {
         if self.0.len() < WAITING_MAX || self.0.contains_key(&chunk.digest) {
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn open_conflicts_are_bounded() {
-        let mut conflicts = Conflicts::default();
+        let mut unclear = UnclearChunks::default();
         let chunk = |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1);
-        (0..2 * WAITING_MAX).for_each(|n| conflicts.put(chunk(n)));
-        assert_eq!(conflicts.0.len(), WAITING_MAX);
-        conflicts.put(Chunk::new(chunk(0).digest, 2, 2));
-        assert_eq!(conflicts.0[&chunk(0).digest].len, 2, "the last report counts");
+        (0..2 * WAITING_MAX).for_each(|n| unclear.put(chunk(n)));
+        assert_eq!(unclear.0.len(), WAITING_MAX);
+        unclear.put(Chunk::new(chunk(0).digest, 2, 2));
+        assert_eq!(unclear.0[&chunk(0).digest].len, 2, "the last report counts");
     }
 }

@@ -193,8 +193,8 @@ mod tests {
     use kvtier_key::Digest;
 
     use super::*;
-    use crate::history::Reader;
-    use crate::history::journal_reader::names;
+    use crate::use_order::Reader;
+    use crate::use_order::journal_reader::names;
 
     #[test]
     fn a_journal_of_another_with_our_name_is_read_and_not_written_to() {
