@@ -29,7 +29,7 @@ impl<M: Mover> Shared<M> {
             // one.
             Ok(Some(there)) if there != seen => return false,
             Ok(None) => {
-                let _moving = self.space.ledger_doubt.moving();
+                let _moving = self.space.ledger_validity.moving();
                 let gone = self.forget(digest, false);
                 gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
                 return false;

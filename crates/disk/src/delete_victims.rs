@@ -49,7 +49,7 @@ impl<M: Mover> Shared<M> {
         if !self.index().is_evicting(&digest) {
             return false;
         }
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         // Read before the unlink: if a recount begins in between, it may have missed the file
         // already, and then this release must not count.
         let since = self.space.ledger.generation();

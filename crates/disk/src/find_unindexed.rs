@@ -48,7 +48,7 @@ impl<M: Mover> Shared<M> {
             return None;
         }
         let _ = index.insert(self.chunk(key, len));
-        self.space.ledger_doubt.found_unknown();
+        self.space.ledger_validity.found_unknown();
         // A chunk of an incomplete atomic set enters the index and its usage, but is no hit.
         let hidden = index.is_hidden(key.digest());
         self.listeners.push(Event::Stored { key: *key.digest(), len });

@@ -95,7 +95,7 @@ impl<M: Mover> Shared<M> {
         match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
-                self.space.ledger_doubt.explained(digest);
+                self.space.ledger_validity.explained(digest);
                 let known = self.index().known(digest).map(|entry| entry.chunk.len);
                 known.into_iter().for_each(|len| self.removed_by_another(digest, len));
             }

@@ -49,12 +49,12 @@
 //! next recount. On a file system where a lock is a message to a server the total is exchanged now
 //! and then instead of at each claim, and the cap holds up to what is written in between.
 
-pub mod doubt;
 mod file_contents;
 mod locked_file;
 mod pending_changes;
 mod quarantine_bytes;
 mod recount;
+pub mod validity;
 
 use std::fs::File;
 use std::io;

@@ -25,7 +25,6 @@ mod follow_changes;
 pub mod footer;
 mod full_device_status;
 mod geometry_agreement;
-mod use_order;
 mod index_age;
 pub mod inspect;
 mod known_lengths;
@@ -55,6 +54,7 @@ mod tenant_key;
 mod thread_pool;
 mod tier_of_disk;
 mod transfer_memory;
+mod use_order;
 mod wait_queue;
 
 pub use config::{DiskConfig, Durability};

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::data_dir::{StagingDir, live_names};
-use crate::use_order::{self, Reader};
 use crate::index_age::FOLLOW_EVERY;
 use crate::mover::Mover;
 use crate::shared::Shared;
 use crate::snapshot_leader::Leadership;
+use crate::use_order::{self, Reader};
 
 /// The interval of maintenance rounds: free space is checked, and the ledger of a file system with
 /// slow locks is shared.
@@ -243,7 +243,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             false
         }) {
             // Chunks behind a link are no longer in the directory.
-            shared.space.ledger_doubt.suspect();
+            shared.space.ledger_validity.suspect();
         }
         shared.trim_quarantine();
         shared.remove_stale();

@@ -5,7 +5,7 @@
 //! changes sees all of the first. The index has a lock of its own, which operations on other
 //! chunks share; it is held for steps in memory alone.
 //!
-//! Order: name, then [`LedgerDoubt::moving`](crate::ledger::doubt::LedgerDoubt::moving), then the
+//! Order: name, then [`LedgerValidity::moving`](crate::ledger::validity::LedgerValidity::moving), then the
 //! corrupt files, then the index. No thread holds any of these locks while a listener is notified.
 
 use std::collections::HashMap;

@@ -71,7 +71,7 @@ impl<M: Mover> Shared<M> {
                     // Published a moment ago, or by another program: then the ledger does not count
                     // it. Or evicted since the listing: its file is looked for.
                     None => {
-                        self.space.ledger_doubt.suspect();
+                        self.space.ledger_validity.suspect();
                         to_compare.push((digest, len));
                     }
                     Some(known) if known.chunk.len != len => to_compare.push((digest, len)),

@@ -95,7 +95,7 @@ impl<M: Mover> Shared<M> {
         if !self.index().is_suspect(digest) {
             return false;
         }
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         match self.data_dir.delete(digest, 0) {
             Ok(there) => {
                 if there {
@@ -119,12 +119,12 @@ impl<M: Mover> Shared<M> {
         if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
             return false;
         }
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         match self.data_dir.delete(digest, len) {
             Ok(there) => {
                 if there {
-                    self.space.ledger_doubt.found_unknown();
+                    self.space.ledger_validity.found_unknown();
                     self.uncount(self.data_dir.file_len(len), since);
                     self.append_change(Record::Remove(*digest));
                 }

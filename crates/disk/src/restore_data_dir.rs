@@ -91,7 +91,7 @@ impl<M: Mover> Shared<M> {
             self.data_dir.with_registration_lock(|| ChangeLog::create(&own, &self.clock))?;
         }
         // Files that changed meanwhile may be counted twice.
-        self.space.ledger_doubt.suspect();
+        self.space.ledger_validity.suspect();
         Ok(())
     }
 }

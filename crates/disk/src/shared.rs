@@ -14,7 +14,6 @@ use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, kind_of};
 use crate::geometry_agreement::AgreedGeometry;
-use crate::use_order::Journal;
 use crate::index_age::IndexAge;
 use crate::known_lengths::KnownLengths;
 use crate::last_fault::LastFault;
@@ -22,6 +21,7 @@ use crate::name_locks::NameLocks;
 use crate::space_state::SpaceState;
 use crate::tenant_key::Tenants;
 use crate::transfer_memory::TransferMemory;
+use crate::use_order::Journal;
 use crate::{DiskConfig, Mover};
 
 /// The state of a directory tier, shared by its operations and threads.
@@ -29,7 +29,7 @@ use crate::{DiskConfig, Mover};
 /// It has no lock of its own: each field locks what it holds. Locks that are held together are taken
 /// in this order: [`RecreateState::is_due`] or the relist throttle, which long tasks hold; the reader
 /// of the [change log](ChangeLog), which applies records as it reads; a chunk's
-/// [name](NameLocks::name); [`LedgerDoubt::moving`](crate::ledger::doubt::LedgerDoubt::moving); then
+/// [name](NameLocks::name); [`LedgerValidity::moving`](crate::ledger::validity::LedgerValidity::moving); then
 /// one of these, which take no other of this list: the ledger's totals, the writer of the change log
 /// and its pending records, the corrupt files, and last the index. None but the first two is held
 /// while a listener is notified.
@@ -224,7 +224,7 @@ impl<M: Mover> Shared<M> {
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
             // Held from the change of the index to that of the ledger: a recount concludes that
             // both agree, and must not run between the two.
-            let _moving = self.space.ledger_doubt.moving();
+            let _moving = self.space.ledger_validity.moving();
             let gone = self.forget(digest, false);
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
         }

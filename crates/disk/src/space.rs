@@ -296,7 +296,7 @@ impl<M: Mover> SpaceReservation<M> {
         if !self.is_counted && self.recycled.is_none() && self.draft.is_none() {
             return;
         }
-        let _moving = self.shared.space.ledger_doubt.moving();
+        let _moving = self.shared.space.ledger_validity.moving();
         let since = self.shared.space.ledger.generation();
         self.file = None;
         for draft in [self.recycled.take(), self.draft.take()].into_iter().flatten() {

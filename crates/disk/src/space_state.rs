@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
-use crate::ledger::doubt::LedgerDoubt;
+use crate::ledger::validity::LedgerValidity;
 use crate::relist_throttle::RelistThrottle;
 use crate::wait_queue::WaitQueue;
 
@@ -13,9 +13,9 @@ use crate::wait_queue::WaitQueue;
 pub struct SpaceState {
     /// The total of all processes, in a file with a lock that all processes share.
     pub ledger: Ledger,
-    /// Whether the total may be wrong. Its lock [`moving`](LedgerDoubt::moving) is held while files
+    /// Whether the total may be wrong. Its lock [`moving`](LedgerValidity::moving) is held while files
     /// change and the ledger follows.
-    pub ledger_doubt: LedgerDoubt,
+    pub ledger_validity: LedgerValidity,
     /// Bytes in quarantine, as counted last. The ledger counts them too.
     pub quarantine_bytes: AtomicU64,
     /// Saves that wait for space below the cap.
@@ -27,10 +27,10 @@ pub struct SpaceState {
 }
 
 impl SpaceState {
-    pub fn new(ledger: Ledger, ledger_doubt: LedgerDoubt, quarantine_bytes: u64) -> Self {
+    pub fn new(ledger: Ledger, ledger_validity: LedgerValidity, quarantine_bytes: u64) -> Self {
         SpaceState {
             ledger,
-            ledger_doubt,
+            ledger_validity,
             quarantine_bytes: AtomicU64::new(quarantine_bytes),
             queue: WaitQueue::default(),
             relist_throttle: RelistThrottle::default(),

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report_path::REPORT;
-use crate::{contexts, faults, kernels, libcufile, memory, streams};
+use crate::{contexts, faults, libcufile, loaded_kernels, memory, streams};
 
 /// Names the test that the child runs.
 const CHILD: &str = "FAKEGPU_CHILD";

@@ -4,7 +4,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use crate::report_path::REPORT;
-use crate::{contexts, cufile_state, events, faults, kernels, memory, streams};
+use crate::{contexts, cufile_state, events, faults, loaded_kernels, memory, streams};
 
 /// The longest wait for threads that are releasing resources at the end of the process.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::events::Event;
 use crate::faults::number;
 use crate::ptx_interpreter::Kernel;
-use crate::{held_streams, kernels};
+use crate::{held_streams, loaded_kernels};
 
 /// Microseconds that each step of a stream takes.
 pub const DELAY_US: &str = "FAKEGPU_DELAY_US";

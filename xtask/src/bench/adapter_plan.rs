@@ -25,7 +25,7 @@ pub struct AdapterPlan {
     /// The directory, below which each turn has one of its own.
     pub path: PathBuf,
     pub is_s3: bool,
-    /// The S3 server, in place of a directory.
+    /// The S3 server, in place of a directory. `None` where each turn starts one of its own.
     pub server: Option<BenchServer>,
     pub sizes: Vec<u64>,
     pub turns: u64,
@@ -53,11 +53,14 @@ impl AdapterPlan {
         Ok(plan)
     }
 
-    /// Makes the directory, and starts the server if one is measured.
-    pub fn begin(&mut self) -> Result<()> {
-        if self.is_s3 {
-            self.server = Some(BenchServer::alone()?);
-        }
+    /// Starts the server that all turns share.
+    pub fn start_server(&mut self) -> Result<()> {
+        self.server = Some(BenchServer::alone()?);
+        Ok(())
+    }
+
+    /// Makes the directory.
+    pub fn make_dir(&self) -> Result<()> {
         fs::create_dir_all(&self.path)
             .with_context(|| format!("cannot make {}", self.path.display()))
     }

@@ -3,6 +3,7 @@
 mod adapter_plan;
 mod file;
 mod lmcache;
+mod object_store;
 mod s3;
 mod vllm;
 

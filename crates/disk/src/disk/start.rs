@@ -9,14 +9,14 @@ use crate::change_log::ChangeLog;
 use crate::chunk_file_name;
 use crate::data_dir::{self, DataDir};
 use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
-use crate::use_order::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Verify};
-use crate::ledger::doubt::LedgerDoubt;
+use crate::ledger::validity::LedgerValidity;
 use crate::ledger::{Ledger, LedgerState};
 use crate::mover::Mover;
 use crate::shared::{DirState, Shared};
 use crate::space_state::SpaceState;
 use crate::tenant_key::Tenants;
+use crate::use_order::{self, Journal, Reader};
 
 /// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
 /// other files.
@@ -59,16 +59,16 @@ pub fn open_dir_state(
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
-        let ledger_doubt = match may_write {
+        let ledger_validity = match may_write {
             true => {
                 let listing = listing.ended(used + quarantine_bytes, duplicate_bytes > 0);
                 count_at_start(&data_dir, &ledger, &listing)?
             }
-            false => LedgerDoubt::default(),
+            false => LedgerValidity::default(),
         };
-        Ok((ledger, ledger_doubt, reader, quarantine_bytes))
+        Ok((ledger, ledger_validity, reader, quarantine_bytes))
     };
-    let (ledger, ledger_doubt, reader, quarantine_bytes) = open().map_err(failed)?;
+    let (ledger, ledger_validity, reader, quarantine_bytes) = open().map_err(failed)?;
     // Without a staging directory the journal is not written.
     let journal = Journal::new(
         &own,
@@ -81,7 +81,7 @@ pub fn open_dir_state(
             began,
             index,
             data_dir,
-            space: SpaceState::new(ledger, ledger_doubt, quarantine_bytes),
+            space: SpaceState::new(ledger, ledger_validity, quarantine_bytes),
             journal,
             changes,
             tenants,
@@ -142,7 +142,7 @@ fn count_at_start(
     data_dir: &DataDir,
     ledger: &Ledger,
     listing: &Listing,
-) -> std::io::Result<LedgerDoubt> {
+) -> std::io::Result<LedgerValidity> {
     let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
         true => {
             let is_complete = listing.is_complete(data_dir)?;
@@ -150,17 +150,17 @@ fn count_at_start(
                 true => Ok(listing.bytes),
                 false => data_dir.count().map(|census| census.bytes),
             };
-            ledger.recount(true, count).map(|done| LedgerDoubt::new(done, false))
+            ledger.recount(true, count).map(|done| LedgerValidity::new(done, false))
         }
         false => {
             let changed = listing.has_changed_files || data_dir.has_removed_files();
             let count = || data_dir.count().map(|census| census.bytes);
-            ledger.recount(changed, count).map(|_| LedgerDoubt::new(None, true))
+            ledger.recount(changed, count).map(|_| LedgerValidity::new(None, true))
         }
     });
-    match counted.and_then(|ledger_doubt| ledger.fold().map(|()| ledger_doubt)) {
+    match counted.and_then(|ledger_validity| ledger.fold().map(|()| ledger_validity)) {
         // A stopped process holds the lock: nothing is claimed before it is free.
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerDoubt::new(None, true)),
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerValidity::new(None, true)),
         counted => counted,
     }
 }

@@ -15,9 +15,9 @@ use kvtier_key::{Digest, Key};
 use super::Foreign;
 use super::find_chunk::FoundChunk;
 use super::scan_requests::ScanRequests;
-use crate::use_order;
 use crate::mover::Mover;
 use crate::shared::Shared;
+use crate::use_order;
 
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;

@@ -17,7 +17,7 @@ impl<M: Mover> Shared<M> {
     /// caller holds the chunk's [name](Self::name). In a foreign layout the ledger counts what the
     /// index had, and not what another program wrote since.
     pub fn quarantine(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         let max = quarantine::bytes_max(self.limits.capacity_bytes);
         // The sidecar first: without it LMCache has no such chunk.
@@ -55,7 +55,7 @@ impl<M: Mover> Shared<M> {
     }
 
     fn clear_quarantine(&self, clear: impl FnOnce(&Path) -> io::Result<Cleared>) -> u64 {
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         let cleared =
             clear(&self.data_dir.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });

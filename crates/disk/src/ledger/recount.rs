@@ -45,14 +45,14 @@ impl<M: Mover> Shared<M> {
 
     /// Notes a missing file that this process did not delete. If this process is alone, and no peer
     /// changed the ledger meanwhile, the ledger still counts the file, and its bytes are released.
-    /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger::doubt::LedgerDoubt::moving) since it
+    /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger::validity::LedgerValidity::moving) since it
     /// removed the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // In a foreign layout the scan counts.
         if self.data_dir.foreign().is_some() || self.data_dir.is_read_only() {
             return;
         }
-        let check = &self.space.ledger_doubt;
+        let check = &self.space.ledger_validity;
         if !check.has_peers() {
             // The generation in which this process saw index and ledger agree.
             let matched = check.matched();
@@ -79,7 +79,7 @@ impl<M: Mover> Shared<M> {
 
     /// Whether the ledger should be compared with the directory.
     pub fn is_ledger_suspect(&self) -> bool {
-        let check = &self.space.ledger_doubt;
+        let check = &self.space.ledger_validity;
         if check.has_unexplained(self.clock.now()) || self.space.ledger.may_be_high() {
             check.suspect();
         }
@@ -89,11 +89,11 @@ impl<M: Mover> Shared<M> {
     /// Checks whether peers have the directory open.
     pub fn detect_peers(&self) -> io::Result<()> {
         let is_alone = self.data_dir.if_alone(|| Ok(()))?;
-        let had = self.space.ledger_doubt.set_has_peers(!is_alone);
+        let had = self.space.ledger_validity.set_has_peers(!is_alone);
         if had && is_alone {
             // From now on the index and the ledger can agree exactly.
-            self.space.ledger_doubt.suspect();
-            self.space.ledger_doubt.set_matched(None);
+            self.space.ledger_validity.suspect();
+            self.space.ledger_validity.set_matched(None);
         }
         Ok(())
     }
@@ -130,8 +130,8 @@ impl<M: Mover> Shared<M> {
         };
         let checked = look().and_then(|(before, there, after)| match after {
             // All three agree: the total, the directory, and by an earlier recount the index.
-            Some(total) if total == there && self.space.ledger_doubt.matched().is_some() => {
-                self.space.ledger_doubt.clear();
+            Some(total) if total == there && self.space.ledger_validity.matched().is_some() => {
+                self.space.ledger_validity.clear();
                 Ok(())
             }
             Some(total)
@@ -154,7 +154,7 @@ impl<M: Mover> Shared<M> {
     pub fn recount(&self, always: bool) -> io::Result<()> {
         // Threads of this process stand still, so that no file of ours moves behind the reader.
         // Those of peers wait for the ledger's lock.
-        let still = self.space.ledger_doubt.stand_still();
+        let still = self.space.ledger_validity.stand_still();
         let mut chunks = Vec::new();
         let count = || {
             let counted = self.data_dir.count()?;
@@ -171,7 +171,7 @@ impl<M: Mover> Shared<M> {
             // Chunks whose files are gone and were not counted: from now on their bytes need no
             // release.
             self.forget_uncounted(&chunks);
-            self.space.ledger_doubt.set_matched(Some(generation));
+            self.space.ledger_validity.set_matched(Some(generation));
         }
         drop(still);
         if before != Some(after) {
@@ -221,7 +221,7 @@ impl<M: Mover> Shared<M> {
         }
         self.uncount(removed_stale.bytes, since);
         // Claims without allocated files are found by a recount.
-        self.space.ledger_doubt.suspect();
+        self.space.ledger_validity.suspect();
         // A process may have died between publishing a chunk and appending its record.
         if self.data_dir.foreign().is_none() {
             self.changes.append_lost();
@@ -237,7 +237,7 @@ impl<M: Mover> Shared<M> {
         if chunk.len == other {
             return;
         }
-        let _moving = self.space.ledger_doubt.moving();
+        let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {

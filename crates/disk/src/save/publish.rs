@@ -112,7 +112,7 @@ impl<M: Mover> Saving<M> {
             return Err(Err(error.with_tier(shared.caps.name.clone())));
         }
         let _name = shared.name(digest);
-        let _moving = shared.space.ledger_doubt.moving();
+        let _moving = shared.space.ledger_validity.moving();
         let since = shared.space.ledger.generation();
         // Before the rename: afterwards the old file is gone.
         let replaced_bytes = shared.counted_bytes(key, self.len);

@@ -63,7 +63,7 @@ impl<M: Mover> SpaceReservation<M> {
         if self.shared.follow_changes().records > 0 {
             return Ok(true);
         }
-        self.shared.space.ledger_doubt.suspect();
+        self.shared.space.ledger_validity.suspect();
         // A listing is expensive; between two listings the oldest chunks are evicted.
         if self.shared.relist() || self.evict_oldest() {
             return Ok(true);
@@ -181,7 +181,7 @@ impl<M: Mover> SpaceReservation<M> {
         // The lock of the name keeps saves of the chunk away, and `moving` keeps a recount from
         // reading the directory while the file is renamed.
         let name = shared.name(digest);
-        let moving = shared.space.ledger_doubt.moving();
+        let moving = shared.space.ledger_validity.moving();
         // A load that began before still reads the file, or a save of the same key made the chunk
         // stay. A load that begins now finds other bytes than its footer says: a miss.
         if shared.readers.has(digest) || !shared.index().is_evicting(digest) {

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::cuda_error::{INVALID_HANDLE, NOT_READY, OK, OUT_OF_MEMORY, fails, write_result};
 use crate::streams::{Step, Stream};
-use crate::{events, kernels, streams};
+use crate::{events, loaded_kernels, streams};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> c_int {

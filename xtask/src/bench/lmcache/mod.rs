@@ -37,7 +37,10 @@ pub fn run(args: &mut Args) -> Result<()> {
     for (name, text) in [("measure.py", MEASURE), ("rivals.py", RIVALS), ("batches.py", BATCHES)] {
         fs::write(home.join(name), text)?;
     }
-    plan.begin()?;
+    if plan.is_s3 {
+        plan.start_server()?;
+    }
+    plan.make_dir()?;
     let samples = measure(&plan, &Python { home: &home, module: &module });
     let _ = fs::remove_dir_all(&plan.path);
     print(&plan, &samples?)

@@ -1,6 +1,6 @@
 //! `cargo xtask bench vllm`: our tier beside vLLM's own secondary tiers, each through its real
-//! class in a process of its own, in turns on the same directory; with `--s3`, at the S3 server in
-//! memory.
+//! class in a process of its own, in turns on the same directory; with `--s3`, at the S3 server of
+//! the tests.
 
 mod table;
 
@@ -13,6 +13,7 @@ use serde_json::Value;
 use self::table::Samples;
 use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
 use super::file::MEASURE;
+use super::object_store::ObjectStore;
 use crate::args::Args;
 use crate::sh::Cmd;
 use crate::{venv, versions, vllm_venv, wheel};
@@ -32,14 +33,17 @@ const DEFAULTS: Defaults = Defaults { name: "vllm", sizes: "256KiB,2MiB,32MiB", 
 
 /// Measures and prints; with `--json FILE` every sample is written there.
 pub fn run(args: &mut Args) -> Result<()> {
-    let mut plan = AdapterPlan::new(args, &DEFAULTS)?;
+    let plan = AdapterPlan::new(args, &DEFAULTS)?;
     let home = vllm_venv::make()?;
     add_rivals(&home);
     let module = wheel::stage("release")?;
     let unchecked = if plan.is_s3 { module.clone() } else { wheel::stage_unchecked()? };
     fs::write(home.join("measure.py"), MEASURE)?;
     fs::write(home.join("tiers.py"), DRIVER)?;
-    plan.begin()?;
+    if plan.is_s3 {
+        ObjectStore::build()?;
+    }
+    plan.make_dir()?;
     let samples = measure(&plan, &Python { home: &home, module: &module, unchecked: &unchecked });
     let _ = fs::remove_dir_all(&plan.path);
     let samples = samples?;
@@ -104,7 +108,10 @@ fn one(plan: &AdapterPlan, python: &Python, cell: Cell, dir: &Path) -> Result<Ve
     let program = python.home.join("tiers.py");
     let cmd = cmd.arg(venv::python(python.home).to_string_lossy()).arg(program.to_string_lossy());
     let numbers = [cell.size, rows, chunks].map(|n| n.to_string());
-    let cmd = venv::quiet(cmd.arg(plan.place(dir)).args(numbers).arg(cell.kind));
+    // A server of its own: what an earlier turn stored would not be stored again.
+    let store = if plan.is_s3 { Some(ObjectStore::start()?) } else { None };
+    let place = store.as_ref().map_or_else(|| plan.place(dir), |store| store.address().to_owned());
+    let cmd = venv::quiet(cmd.arg(place).args(numbers).arg(cell.kind));
     let module = if cell.kind == UNCHECKED { python.unchecked } else { python.module };
     let cmd = cmd.env("PYTHONPATH", module.to_string_lossy());
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;

@@ -28,7 +28,7 @@ LOOKUP_KEYS = 1000
 LONG_JOB_CHUNKS = 64
 # The longest that a job may take.
 LIMIT_S = 120
-BUCKET = {"s3_region": "us-east-1", "aws_access_key_id": "AKIDBENCH", "aws_secret_access_key": "bench-secret"}
+BUCKET = {"s3_region": "us-east-1", "aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "secret/test+key"}
 
 
 def specification(size):
@@ -61,7 +61,7 @@ def parameters(kind, where, size, chunks):
         return {"type": "fs", "root_dir": where}
     if kind == "obj":
         store = {"bucket": "bench", "endpoint_override": address, "scheme": "http", "region": "us-east-1"}
-        return {"type": "obj", "store_config": {**store, "access_key": "AKIDBENCH", "secret_key": "bench-secret"}}
+        return {"type": "obj", "store_config": {**store, "access_key": "AKIDTEST", "secret_key": "secret/test+key"}}
     if kind == "kvcr":
         files = {"paths": [f"{where}/kvcr"], "capacity_bytes_per_file": space, "backend": "POSIX"}
         # What routers ask for is served at a port; nothing connects to it here.

@@ -7,7 +7,7 @@ use kvtier_core::{Error, ErrorKind};
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, suggest};
 use crate::metrics::Prices;
-use crate::{Admit, TierRule, Write, bytes};
+use crate::{Admit, TierRule, Write, byte_size};
 
 /// The settings of a tier that are rules of the stack.
 const NAMES: [&str; 3] = ["write", "admit", "answer_within_ms"];

@@ -16,7 +16,7 @@ const RECORD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Whether the ledger may be wrong, in the view of this process.
 #[derive(Debug, Default)]
-pub struct LedgerDoubt {
+pub struct LedgerValidity {
     /// Held for reading while files get or lose names and the ledger follows. A recount takes it for
     /// writing.
     motion: RwLock<()>,
@@ -31,10 +31,11 @@ pub struct LedgerDoubt {
     lost: Mutex<HashMap<Digest, Instant>>,
 }
 
-impl LedgerDoubt {
+impl LedgerValidity {
     /// The state at the start. `recounted` where this process counted the directory alone.
     pub fn new(recounted: Option<Recounted>, has_peers: bool) -> Self {
-        let it = LedgerDoubt { has_peers: AtomicBool::new(has_peers), ..LedgerDoubt::default() };
+        let it =
+            LedgerValidity { has_peers: AtomicBool::new(has_peers), ..LedgerValidity::default() };
         *lock(&it.matched) = recounted.map(|recounted| recounted.generation);
         it.suspect.store(recounted.is_none(), Ordering::Relaxed);
         it
