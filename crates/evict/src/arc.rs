@@ -1,6 +1,8 @@
+//! ARC, adaptive replacement: balances recency and frequency by the ghosts that return.
+
 use alloc::vec::Vec;
 
-use crate::ghosts::Ghosts;
+use crate::ghosts::{ARC_ONCE_AND_GHOSTS, ARC_SLOTS_AND_GHOSTS, Ghosts};
 use crate::slots::{NIL, SlotList, Slots};
 use crate::{Policy, SlotInfo};
 
@@ -90,8 +92,10 @@ impl ArcPolicy {
     /// Drops the oldest ghosts.
     fn trim(&mut self) {
         let resident = self.slots.len();
-        while self.once_len + self.gone_once.len() > self.capacity && self.gone_once.pop() {}
-        while resident + self.gone_once.len() + self.gone_often.len() > 2 * self.capacity
+        let once_max = ARC_ONCE_AND_GHOSTS * self.capacity;
+        while self.once_len + self.gone_once.len() > once_max && self.gone_once.pop() {}
+        let all_max = ARC_SLOTS_AND_GHOSTS * self.capacity;
+        while resident + self.gone_once.len() + self.gone_often.len() > all_max
             && (self.gone_often.pop() || self.gone_once.pop())
         {}
     }

@@ -30,8 +30,8 @@ use crate::{EvictionHint, Policy, SlotInfo};
 mod classify;
 mod ghost_sample;
 mod guard;
+mod learn_reuse;
 mod node;
-mod observations;
 mod retention_deadlines;
 mod reuse_class;
 mod reuse_model;
@@ -94,7 +94,6 @@ pub struct KvPolicy {
     request_chunks: f32,
     /// Counts uses of chunks.
     now: u32,
-    now_ms: u64,
     learnt_at: u32,
     stripe: usize,
     /// The cheapest list, and for how many more victims it is used without a new search.
@@ -138,7 +137,6 @@ impl KvPolicy {
             tail: NIL,
             request_chunks: REQUEST_CHUNKS,
             now: 0,
-            now_ms: 0,
             learnt_at: 0,
             stripe: 0,
             cheap: (0, 0),
@@ -270,9 +268,8 @@ impl Policy for KvPolicy {
         let class = match *hint {
             EvictionHint { retention_ms: Some(ms), .. } => {
                 let nodes = &self.nodes;
-                let until_ms = self.now_ms.saturating_add(ms);
                 let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
-                self.retained.keep(slot, until_ms, nodes.len(), is_kept);
+                self.retained.keep_for(slot, ms, nodes.len(), is_kept);
                 RETAINED
             }
             EvictionHint { expected_return_ms: Some(ms), .. } => hinted(ms),
@@ -292,8 +289,8 @@ impl Policy for KvPolicy {
 
     fn set_time(&mut self, now_ms: u64) {
         self.apply_hits();
-        self.now_ms = now_ms;
-        while let Some(slot) = self.retained.expired(now_ms) {
+        self.retained.set_time(now_ms);
+        while let Some(slot) = self.retained.next_expired() {
             if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
                 self.renew(
                     slot,

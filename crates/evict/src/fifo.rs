@@ -1,3 +1,5 @@
+//! First in, first out.
+
 use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// First in, first out: hits change nothing. LMCache's FIFO.

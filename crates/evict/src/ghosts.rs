@@ -1,9 +1,17 @@
-//! The tags of evicted slots.
+//! The tags of evicted slots (ghosts), and how many of them ARC and S3-FIFO keep. The default policy
+//! has a table of its own, which is bounded where it is: `default_policy/ghost_sample.rs`.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::slots::{NIL, SlotList, Slots};
+
+/// ARC: slots and ghosts together are at most this many times its capacity.
+pub(crate) const ARC_SLOTS_AND_GHOSTS: usize = 2;
+/// ARC: slots that were hit once and their ghosts, times its capacity.
+pub(crate) const ARC_ONCE_AND_GHOSTS: usize = 1;
+/// S3-FIFO: ghosts for each slot that is present. One is kept if there is none.
+pub(crate) const S3FIFO_GHOSTS_PER_SLOT: usize = 1;
 
 /// One tag, and the next one of its bucket.
 #[derive(Clone, Copy, Debug, Default)]

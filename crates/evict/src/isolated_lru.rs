@@ -1,3 +1,5 @@
+//! One LRU per tenant; the tenant with the most bytes is evicted from first.
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 

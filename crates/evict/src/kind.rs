@@ -1,3 +1,5 @@
+//! The policies by name: parses a name and builds the policy.
+
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::fmt;

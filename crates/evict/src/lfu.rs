@@ -1,3 +1,5 @@
+//! Least frequently used first.
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 

@@ -1,3 +1,5 @@
+//! Least recently used first.
+
 use alloc::vec::Vec;
 
 use crate::deferred::Deferred;

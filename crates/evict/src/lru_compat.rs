@@ -1,3 +1,5 @@
+//! LRU as LMCache has it: a pinned slot keeps its position.
+
 use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// LRU with exactly LMCache's decisions: a slot that was pinned keeps its position. In

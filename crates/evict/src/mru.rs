@@ -1,3 +1,5 @@
+//! Most recently used first.
+
 use crate::slot_queue::{First, SlotQueue, policy_of_queue};
 
 /// Most recently used first. LMCache's MRU.

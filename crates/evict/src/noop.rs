@@ -1,3 +1,5 @@
+//! The policy that never evicts.
+
 use alloc::vec::Vec;
 
 use crate::slots::Slots;

@@ -1,3 +1,5 @@
+//! The trait of all policies, and the facts and hints of slots that callers pass.
+
 use alloc::vec::Vec;
 use core::fmt::Debug;
 use core::time::Duration;

@@ -1,9 +1,13 @@
-use crate::ghosts::Ghosts;
+//! S3-FIFO: a small queue, the main queue, and the ghosts of evicted slots.
+
+use crate::ghosts::{Ghosts, S3FIFO_GHOSTS_PER_SLOT};
 use crate::segments::{Segments, calls_of_segments};
 use crate::{Policy, SlotInfo};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
+/// The small queue holds one slot in this many.
+const SLOTS_PER_SMALL: usize = 10;
 /// Hits are counted up to this.
 const HITS_MAX: u8 = 3;
 
@@ -64,7 +68,7 @@ impl Policy for S3Fifo {
             self.gone.push(tag);
         }
         self.queues.remove(slot);
-        while self.gone.len() > self.queues.len().max(1) {
+        while self.gone.len() > S3FIFO_GHOSTS_PER_SLOT * self.queues.len().max(1) {
             self.gone.pop();
         }
     }
@@ -75,7 +79,7 @@ impl Policy for S3Fifo {
 
     fn victim(&mut self) -> Option<u32> {
         loop {
-            let from_small = self.queues.len_of(SMALL) * 10 >= self.queues.len()
+            let from_small = self.queues.len_of(SMALL) * SLOTS_PER_SMALL >= self.queues.len()
                 || self.queues.len_of(MAIN) == 0;
             let first = self.queues.coldest(if from_small { SMALL } else { MAIN });
             let slot = first

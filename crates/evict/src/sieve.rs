@@ -1,3 +1,5 @@
+//! SIEVE: one queue and a hand that passes over hit slots.
+
 use crate::segments::{Segments, calls_of_segments};
 use crate::slots::NIL;
 use crate::{Policy, SlotInfo};

@@ -1,3 +1,5 @@
+//! W-TinyLFU: a window by recency before a main part by frequency, with its frequency sketch.
+
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -8,6 +10,10 @@ use crate::{Policy, SlotInfo};
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
+/// The window holds one slot in this many.
+const SLOTS_PER_WINDOW: usize = 100;
+/// All counts of the sketch are halved after this many uses for each slot.
+const USES_PER_SLOT: usize = 10;
 
 /// A small window by recency (a hundredth) before a main part of two segments by recency. A slot
 /// that leaves the window stays only if it was used more often, according to a sketch, than the
@@ -27,7 +33,8 @@ impl WTinyLfu {
 
     /// The slot that has to leave the window, if any.
     fn candidate(&mut self) -> Option<u32> {
-        let over = self.parts.len_of(WINDOW) * 100 > self.parts.len().max(100);
+        let over =
+            self.parts.len_of(WINDOW) * SLOTS_PER_WINDOW > self.parts.len().max(SLOTS_PER_WINDOW);
         if over { self.parts.coldest(WINDOW) } else { None }
     }
 
@@ -145,7 +152,7 @@ impl Sketch {
             }
         }
         self.counted += 1;
-        if self.counted > 10 * residents.max(64) {
+        if self.counted > USES_PER_SLOT * residents.max(64) {
             self.words.iter_mut().for_each(|word| *word = *word >> 1 & 0x7777_7777_7777_7777);
             self.counted /= 2;
         }

@@ -1,4 +1,5 @@
-//! A sample of the evicted chunks in a bounded table: which of them return, and after how long.
+//! A sample of the evicted chunks in a bounded table: which of them return, and after how long. The
+//! constants of this file bound the number of ghosts.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -6,11 +7,16 @@ use alloc::vec;
 use super::reuse_class::ReuseClass;
 use crate::ghosts::hash;
 
+/// Ghosts of a bucket: a cache line of 64 bytes.
 const WAYS: usize = 8;
-/// The smallest table: 512 KiB.
+/// The table has at most one ghost for this many chunks that are resident when it is made,
+const RESIDENTS_PER_GHOST: usize = 2;
+/// but never fewer than this: 512 KiB.
 const GHOSTS_MIN: usize = 1 << 16;
 /// The table remembers about this many times as many chunks as are resident.
 const REACH: usize = 4;
+/// A new table is made once there are more than this many times the residents it was made for.
+const REMAKE_AT: usize = 4;
 
 /// An evicted chunk: its last use and its class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +63,7 @@ impl ReuseHistory {
 
     /// Whether the table is too small for this many residents.
     pub fn is_small_for(&self, residents: usize) -> bool {
-        residents > 4 * self.made_for
+        residents > REMAKE_AT * self.made_for
     }
 
     /// Whether a tag is in the sample. Does not read the table.
@@ -104,10 +110,11 @@ impl ReuseHistory {
         size_of_val(&*self.buckets)
     }
 
-    /// Starts again with a table for this many residents: half as many ghosts, for [`REACH`] times
-    /// as many chunks.
+    /// Starts again with a table for this many residents: between a quarter and half as many ghosts,
+    /// for [`REACH`] times as many chunks.
     pub fn make(&mut self, residents: usize) {
-        let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
+        let ghosts =
+            (residents / RESIDENTS_PER_GHOST + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
         self.buckets = vec![[HistoryBucket::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
         self.shift = (REACH * residents).div_ceil(ghosts).next_power_of_two().trailing_zeros();
         self.made_for = residents;

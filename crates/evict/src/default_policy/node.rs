@@ -1,3 +1,5 @@
+//! What the default policy keeps of a slot, packed into 12 bytes.
+
 use crate::slots::NIL;
 
 use super::reuse_class::ReuseClass;

@@ -62,6 +62,12 @@ impl PriorWeight {
     }
 }
 
+/// With more events than this for each chunk in the cache, half of them are dropped: the model
+/// follows a load that changes.
+const EVENTS_PER_CHUNK: f32 = 64.0;
+/// For this many chunks at least, so that a small cache keeps the evidence of enough requests.
+const CHUNKS_MIN: usize = 1 << 16;
+
 /// No return is certain.
 const CHANCE_MAX: f32 = 0.999;
 
@@ -75,13 +81,18 @@ struct Prior<'a> {
 /// The weights of [`ReuseModel::learn`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    /// With more events than this, half of them are dropped.
+    /// With more events than this, half of them are dropped; see [`events_max`].
     pub events_max: f32,
     /// The chunks of a request.
     pub request_chunks: f32,
     /// The weight of the differences between classes: at 0 all classes but [`TAIL`] are like the
     /// average.
     pub class_weight: f32,
+}
+
+/// The most events that the model of a cache of this many chunks keeps.
+pub(crate) fn events_max(chunks: usize) -> f32 {
+    EVENTS_PER_CHUNK * chunks.max(CHUNKS_MIN) as f32
 }
 
 type Curve = [f32; AGES];

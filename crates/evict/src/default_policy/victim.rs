@@ -6,13 +6,17 @@ use super::node::{CHILDREN_MAX, LIST_STRIDE};
 use super::reuse_class::{self, RETAINED};
 use crate::slots::NIL;
 
+/// The model is updated after as many uses as one in this many of the chunks,
+const UPDATE_SHARE: usize = 8;
+/// but not more often than after this many uses.
+const UPDATE_USES_MIN: usize = 4096;
 /// One victim per this many chunks is taken without a new search for the cheapest list.
 const CHEAP_SHARE: usize = 1 << 16;
 
 impl KvPolicy {
     /// The next victim, found among the leaves; the first parked slot where all leaves are pinned.
     pub(super) fn find_victim(&mut self) -> Option<u32> {
-        let period = (self.nodes.len() / 8).max(4096) as u32;
+        let period = (self.nodes.len() / UPDATE_SHARE).max(UPDATE_USES_MIN) as u32;
         if self.age(self.learnt_at) >= period {
             self.learn();
         }

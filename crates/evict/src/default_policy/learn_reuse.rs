@@ -1,9 +1,9 @@
-//! The sources of the reuse model: chunks that return, evicted chunks, and chunks being watched.
+//! Feeds the reuse model with what it learns from: chunks that return, evicted chunks (ghosts), and
+//! chunks that are still being watched.
 
 use super::ghost_sample::Ghost;
-use super::reuse_model::{Evidence, Watched};
-
 use super::reuse_class::{HITS_MAX, ReuseClass, gap_of};
+use super::reuse_model::{Evidence, Watched, events_max};
 use super::{EvictedChunk, KvPolicy};
 
 /// The most chunks scanned at a time.
@@ -72,10 +72,11 @@ impl KvPolicy {
             watched.add(ghost.class.index(), self.age(ghost.stamp), weight);
         }
         self.stripe = self.stripe.wrapping_add(1);
-        let all = self.nodes.len().max(1 << 16) as f32;
-        let class_weight = self.guard.class_weight(self.nodes.len());
-        let evidence =
-            Evidence { events_max: 64.0 * all, request_chunks: self.request_chunks, class_weight };
+        let evidence = Evidence {
+            events_max: events_max(self.nodes.len()),
+            request_chunks: self.request_chunks,
+            class_weight: self.guard.class_weight(self.nodes.len()),
+        };
         self.returns.learn(&watched, &evidence);
     }
 }

@@ -1,3 +1,5 @@
+//! Extends any policy by a use order within each tenant, for quotas.
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
