@@ -56,6 +56,7 @@ impl ArcPolicy {
         if self.slots.is_listed(slot) {
             self.slots.unlink(if often { &mut self.often } else { &mut self.once }, slot);
         }
+        // `begin_evict` has already subtracted a slot that is being evicted.
         self.once_len -= usize::from(!often && !evicting);
     }
 
@@ -68,6 +69,8 @@ impl ArcPolicy {
 
     /// Whether a new chunk is among the ghosts. If so, T1 was too small or too large.
     fn remembered(&mut self, tag: u64) -> bool {
+        // Read before the removal: where a list has the tag it is not empty, so its ratio is
+        // defined.
         let once = self.gone_once.len() as f64;
         let often = self.gone_often.len() as f64;
         if self.gone_once.remove(tag) {
@@ -84,6 +87,7 @@ impl ArcPolicy {
     fn add(&mut self, entry: &SlotInfo, reserved: bool) {
         let often = self.remembered(entry.tag);
         self.slots.track(entry.slot, Resident { reserved, ..Resident::default() });
+        // A ghost shifts the balance at once, but a chunk that is still being written begins in T1.
         self.link(entry.slot, often && !reserved);
         self.capacity = self.capacity.max(self.slots.len());
         self.trim();
@@ -92,6 +96,7 @@ impl ArcPolicy {
     /// Drops the oldest ghosts.
     fn trim(&mut self) {
         let resident = self.slots.len();
+        // The bounds of ARC: T1 and B1 within the capacity, all four lists within twice that.
         let once_max = ARC_ONCE_AND_GHOSTS * self.capacity;
         while self.once_len + self.gone_once.len() > once_max && self.gone_once.pop() {}
         let all_max = ARC_SLOTS_AND_GHOSTS * self.capacity;
@@ -130,6 +135,7 @@ impl Policy for ArcPolicy {
         if !self.slots.is_tracked(slot) {
             self.add(&entry, false);
         } else if self.slots[slot].reserved {
+            // The end of its reservation, and no second use.
             self.slots[slot].reserved = false;
         } else {
             self.touch(slot);
@@ -147,6 +153,7 @@ impl Policy for ArcPolicy {
     fn touch(&mut self, slot: u32) {
         if self.slots.is_tracked(slot) {
             self.unlink(slot);
+            // A pinned slot that was parked is linked again; the next search parks it again.
             self.link(slot, true);
         }
     }
@@ -186,6 +193,8 @@ impl Policy for ArcPolicy {
         if !self.slots.is_tracked(slot) || self.slots[slot].evicting {
             return;
         }
+        // T1 is smaller at once, so the next victim is chosen as if this one were gone. A batch of
+        // victims could else all come from T1.
         self.once_len -= usize::from(!self.slots[slot].often);
         (self.slots[slot].pinned, self.slots[slot].evicting) = (true, true);
     }
@@ -195,6 +204,7 @@ impl Policy for ArcPolicy {
             return;
         }
         let Resident { often, evicting, .. } = self.slots[slot];
+        // Its eviction failed, so it counts again.
         self.once_len += usize::from(evicting && !often);
         (self.slots[slot].pinned, self.slots[slot].evicting) = (false, false);
         if !self.slots.is_listed(slot) {
@@ -204,7 +214,9 @@ impl Policy for ArcPolicy {
 
     fn victim(&mut self) -> Option<u32> {
         self.once_wanted = self.once_wanted.min(self.capacity as f64);
+        // While T1 is below its share, T2 gives the victim.
         let often_first = (self.once_len as u64) < self.once_wanted as u64;
+        // A list may have nothing but pinned slots.
         self.coldest(often_first).or_else(|| self.coldest(!often_first))
     }
 

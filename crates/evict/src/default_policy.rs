@@ -167,6 +167,7 @@ impl KvPolicy {
     fn unlink(&mut self, slot: u32) {
         let Some(node) = self.nodes.listed(slot) else { return };
         if node.is_parked() {
+            // Parked slots are in a list of their own, which no bit of `filled` is for.
             self.nodes.unlink(&mut self.parked, slot);
             self.nodes[slot].set_parked(false);
             return;
@@ -200,6 +201,7 @@ impl KvPolicy {
         let node = &mut self.nodes[slot];
         node.set_class(class);
         node.stamp = stamp;
+        // A pinned slot is in no list; `unpin` finds its list by this class.
         if !node.is_pinned() {
             let at = node.list();
             self.push_hottest(slot, at);
@@ -221,11 +223,15 @@ impl Policy for KvPolicy {
     fn insert(&mut self, entry: SlotInfo) {
         self.apply_hits();
         let slot = entry.slot;
+        // The clock counts uses of chunks, and a save is one.
         self.now = self.now.wrapping_add(1);
         let weight = self.weight.of(entry.cost, entry.bytes);
         if self.nodes.is_tracked(slot) {
+            // The end of a reservation, or a chunk that is saved again. Neither is a request for
+            // it, so its class stays.
             self.unlink(slot);
             self.nodes[slot].set_weight(weight);
+            // It may have another parent now: leave the old one before `attach` below.
             self.detach(slot);
             if self.guard.watches(slot) {
                 self.guard.used(self.nodes[slot].stamp, self.now, false);
@@ -247,6 +253,7 @@ impl Policy for KvPolicy {
 
     fn touch_chain(&mut self, chain: &[u32]) {
         self.apply_hits();
+        // All slots are read at once before they are moved one by one.
         self.nodes.prefetch(chain);
         self.use_chain(chain);
     }
@@ -255,8 +262,10 @@ impl Policy for KvPolicy {
         self.apply_hits();
         self.nodes.prefetch(chain);
         self.absent = absent;
+        // If chunks are absent, the request ended with one of them, so no slot is its tail.
         self.tail = chain.last().copied().filter(|_| absent == 0).unwrap_or(NIL);
         self.use_chain(chain);
+        // Other calls do not say what was absent or where a request ends.
         (self.absent, self.tail) = (0, NIL);
     }
 
@@ -266,6 +275,8 @@ impl Policy for KvPolicy {
             return;
         }
         let class = match *hint {
+            // A chunk has one class, and only that of retention is exempt from what the model
+            // learns, so it goes first.
             EvictionHint { retention_ms: Some(ms), .. } => {
                 let nodes = &self.nodes;
                 let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
@@ -276,11 +287,15 @@ impl Policy for KvPolicy {
             EvictionHint { session_ended: true, .. } => ENDED,
             _ => self.nodes[slot].class(),
         };
+        // A hinted class keeps the hits for the class that the next request derives from them.
         let class = class.with_hits(self.nodes[slot].class().hits());
         self.unlink(slot);
+        // Priority 0 keeps the weight that cost and bytes gave.
         if hint.priority != 0 {
             self.nodes[slot].set_weight(reuse_class::prior(hint.priority));
         }
+        // The stamp stays, so a hint may put a slot out of the order of its list. It is evicted a
+        // little late or early then.
         self.nodes[slot].set_class(class);
         if !self.nodes[slot].is_pinned() {
             self.push_hottest(slot, self.nodes[slot].list());
@@ -291,7 +306,11 @@ impl Policy for KvPolicy {
         self.apply_hits();
         self.retained.set_time(now_ms);
         while let Some(slot) = self.retained.next_expired() {
+            // A deadline outlives its chunk and its hint: the slot may be free or have another
+            // class.
             if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
+                // A hinted class has no pause and no request, so the slot is treated as new and
+                // just used.
                 self.renew(
                     slot,
                     ReuseClass::seen(
@@ -307,6 +326,7 @@ impl Policy for KvPolicy {
         self.apply_hits();
         if let Some(node) = self.nodes.tracked(slot) {
             if self.guard.watches(slot) {
+                // LRU would have lost it too.
                 self.guard.removed(node.stamp, self.now);
             }
             self.untrack(slot, node);
@@ -316,12 +336,14 @@ impl Policy for KvPolicy {
     fn evict(&mut self, slot: u32, tag: u64) {
         self.apply_hits();
         let Some(node) = self.nodes.tracked(slot) else { return };
+        // Counts evictions and not searches, which may ask for one victim several times.
         self.cheap.1 = self.cheap.1.saturating_sub(1);
         if self.history.is_small_for(self.nodes.len()) {
             self.flush_ghosts();
             self.history.make(self.nodes.len());
         }
         let ghost = Ghost { stamp: node.stamp, class: node.class() };
+        // Evictions begin when the cache is full, so it has space for what is tracked now.
         self.guard.set_capacity(self.nodes.len());
         self.remember(tag, ghost);
         self.untrack(slot, node);
@@ -343,6 +365,8 @@ impl Policy for KvPolicy {
     fn begin_evict(&mut self, slot: u32) {
         self.apply_hits();
         if self.nodes.is_tracked(slot) {
+            // The parent loses its child before the medium has deleted it, so that it can be the
+            // next victim while deletes are under way.
             self.pin(slot);
             self.detach(slot);
         }
@@ -354,7 +378,8 @@ impl Policy for KvPolicy {
             let node = self.nodes[slot];
             self.nodes[slot].set_pinned(false);
             let hottest = self.lists[node.list()].hottest;
-            // A list is in the order of its stamps.
+            // A list is in the order of its stamps. The slot goes to the hot end, so it must not be
+            // older there than the slot before it.
             let is_older =
                 hottest != NIL && self.age(self.nodes[hottest].stamp) < self.age(node.stamp);
             self.renew_at(
@@ -377,10 +402,14 @@ impl Policy for KvPolicy {
 
     fn shed(&mut self, tag: u64) {
         self.apply_hits();
+        // Remembered like an evicted chunk, so that its return is counted. Otherwise a class that
+        // is shed could never prove its worth.
         let class = match self.take_ghost(tag) {
             Some(ghost) => self.returned(ghost),
             None => ReuseClass::seen(0, LastRequest::new(reuse_class::NEW, usize::MAX)),
         };
+        // LRU would have saved it. Only chunks of the sample are seen when they return, so only
+        // those enter the shadow, each for all that it stands for.
         if self.history.samples(tag) {
             self.guard.shed(self.now, self.history.weight());
         }
@@ -394,6 +423,7 @@ impl Policy for KvPolicy {
     fn is_evictable(&self, slot: u32) -> bool {
         let node = self.nodes.is_tracked(slot).then(|| self.nodes[slot]);
         node.is_none_or(|node| {
+            // A count at its maximum never falls again, so it must not keep the slot for ever.
             matches!(node.children(), 0 | CHILDREN_MAX) && !node.class().is(RETAINED)
         })
     }
@@ -406,6 +436,8 @@ impl Policy for KvPolicy {
         self.apply_hits();
         // The coldest slot of the lowest density over all lists comes first, then the next of its
         // list becomes the coldest.
+        // Merged and not sorted: the first quota of a tier reads the order of all its slots under
+        // the tier's lock.
         let lists = self.lists.iter().chain([&self.parked]).filter(|list| !list.is_empty());
         let mut coldest: BinaryHeap<_> =
             lists.map(|list| Reverse((self.rank(list.coldest), list.coldest))).collect();
@@ -435,6 +467,7 @@ impl Policy for KvPolicy {
 impl KvPolicy {
     /// Tracks a new slot, with what is remembered of its chunk.
     fn enter(&mut self, entry: &SlotInfo, weight: usize) {
+        // A chunk that does not continue the one saved before it begins another request.
         if entry.parent.is_none_or(|parent| parent != self.filled_last) {
             self.guard.begin_request();
         }
@@ -443,6 +476,8 @@ impl KvPolicy {
             Some(ghost) => self.returned(ghost),
             None => self.begins(entry),
         };
+        // The generation outlives the slot's chunk: nodes that still name this slot as their parent
+        // mean an earlier one.
         let generation = self.nodes.of_any(entry.slot).map_or(0, TreeNode::generation);
         let node = TreeNode::fresh(self.now, weight, class, generation);
         let at = node.list();

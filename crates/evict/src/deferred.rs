@@ -32,6 +32,7 @@ impl<T: Copy + Default> Deferred<T> {
 
     /// The updates and their number; the buffer is empty then.
     pub fn take(&mut self) -> ([T; CAPACITY], usize) {
+        // A copy, since applying the updates borrows the owner of this buffer.
         (self.items, core::mem::take(&mut self.len))
     }
 }

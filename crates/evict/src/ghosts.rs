@@ -53,6 +53,8 @@ impl Ghosts {
         if tag == 0 {
             return;
         }
+        // Each tag once, at its latest position: `pop` relies on it, since it finds the oldest by
+        // its print.
         self.remove(tag);
         let at = self.free_entry();
         let print = print(tag);
@@ -85,6 +87,8 @@ impl Ghosts {
         let bucket = self.bucket(print);
         let mut before = NIL;
         let mut at = self.buckets[bucket];
+        // Two tags may have one print. The later then replaces the earlier, or is taken for it:
+        // ghosts shift a balance and never decide what a chunk is.
         while at != NIL && self.ghosts[at].print != print {
             (before, at) = (at, self.ghosts[at].next);
         }
@@ -97,6 +101,7 @@ impl Ghosts {
             before => self.ghosts[before].next = next,
         }
         self.ghosts.unlink(&mut self.order, at);
+        // The entry is used again and never untracked: a vacant one is in no bucket.
         self.ghosts.push_hottest(&mut self.vacant, at);
         self.len -= 1;
         true
@@ -109,6 +114,7 @@ impl Ghosts {
             self.ghosts.unlink(&mut self.vacant, at);
             return at;
         }
+        // No entry is vacant, so `len` counts all: two for each bucket on average.
         if self.len >= 2 * self.buckets.len() {
             self.spread();
         }

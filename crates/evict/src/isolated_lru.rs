@@ -63,8 +63,11 @@ impl IsolatedLru {
             bytes: 0,
             slots: 0,
         });
+        // The set is in the order of the bytes, so the entry leaves before they change.
         self.by_bytes.remove(&(queue.bytes, tenant));
         change(queue);
+        // A tenant without slots is dropped: a salt that appears once must not take memory for
+        // ever.
         match queue.slots {
             0 => drop(self.tenants.remove(&tenant)),
             _ => drop(self.by_bytes.insert((queue.bytes, tenant))),
@@ -80,6 +83,7 @@ impl IsolatedLru {
     }
 
     fn link(&mut self, slot: u32) {
+        // A copy, since `slots` and the list are both borrowed from `self`.
         let mut list = *self.list(slot);
         self.slots.push_hottest(&mut list, slot);
         *self.list(slot) = list;
@@ -105,12 +109,14 @@ impl Policy for IsolatedLru {
 
     fn insert(&mut self, entry: SlotInfo) {
         let pinned = self.slots.is_tracked(entry.slot) && self.slots[entry.slot].pinned;
+        // The tenant and the bytes may have changed, so it is removed and added.
         self.remove(entry.slot);
         let owned = Owned::new(&entry, pinned);
         self.slots.track(entry.slot, owned);
         self.update_tenant(entry.tenant, |queue| {
             (queue.bytes, queue.slots) = (queue.bytes + owned.bytes(), queue.slots + 1)
         });
+        // After the counts: only now the tenant certainly has a list.
         self.link(entry.slot);
     }
 
@@ -128,6 +134,7 @@ impl Policy for IsolatedLru {
             return;
         }
         if self.slots.is_listed(slot) {
+            // Before the counts: they drop the list of a tenant with its last slot.
             self.unlink(slot);
         }
         let owned = self.slots[slot];
@@ -160,7 +167,6 @@ impl Policy for IsolatedLru {
         let mut before = (u64::MAX, u32::MAX);
         loop {
             let largest = *self.by_bytes.range(..before).next_back()?;
-            // The tenants before the first one with a victim have only pinned slots.
             if let Some(slot) = self.tenant_victim(largest.1) {
                 return Some(slot);
             }
@@ -181,6 +187,7 @@ impl Policy for IsolatedLru {
             if !self.slots[slot].pinned {
                 return Some(slot);
             }
+            // Parked until its pin ends, so that no later search passes it.
             self.unlink(slot);
         }
     }

@@ -119,6 +119,7 @@ impl FromStr for PolicyKind {
 
     /// Parses a name, in any case and with or without hyphens (LMCache writes `IsolatedLRU`).
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        // Configurations of LMCache are accepted as they are.
         let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
         let found = PolicyKind::ALL.into_iter().find(|kind| plain(kind.name()) == plain(text));
         found.ok_or_else(|| UnknownPolicy { name: text.to_string() })

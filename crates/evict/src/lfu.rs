@@ -39,6 +39,7 @@ impl Lfu {
             self.lists.get_mut(&count).expect("a slot that is listed is in the list of its count");
         self.uses.unlink(list, slot);
         if list.is_empty() {
+            // `victim` relies on it: the first list of the map has a slot.
             self.lists.remove(&count);
         }
     }
@@ -69,6 +70,8 @@ impl Policy for Lfu {
             return;
         }
         if self.uses.is_listed(slot) {
+            // Before the count changes, by which its list is found. A slot that a search has parked
+            // is linked again below, and parked again if it is still pinned.
             self.unlink(slot);
         }
         self.uses[slot].count = self.uses[slot].count.saturating_add(1);
@@ -96,6 +99,7 @@ impl Policy for Lfu {
         }
         self.uses[slot].pinned = false;
         if !self.uses.is_listed(slot) {
+            // The list is gone if this was its last slot.
             let list = self.lists.entry(self.uses[slot].count).or_insert(SlotList::EMPTY);
             self.uses.push_coldest(list, slot);
         }
@@ -107,6 +111,7 @@ impl Policy for Lfu {
             if !self.uses[slot].pinned {
                 return Some(slot);
             }
+            // Parked, so that no later search meets it.
             self.unlink(slot);
         }
     }

@@ -120,6 +120,7 @@ impl Policy for Lru {
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
         self.apply_hits();
         if self.tracked(slot).is_some() {
+            // A pinned slot is in no list and stays so.
             return self.renew(slot);
         }
         if self.links.len() <= slot as usize {
@@ -156,6 +157,7 @@ impl Policy for Lru {
     fn unpin(&mut self, slot: u32) {
         self.apply_hits();
         if self.tracked(slot).is_some_and(|links| links.colder == PINNED) {
+            // In use until now, so it is the most recent.
             self.push_hottest(slot);
         }
     }

@@ -28,6 +28,7 @@ impl Policy for Noop {
     }
 
     fn insert(&mut self, entry: SlotInfo) {
+        // Tracked for `len` and the snapshot's order alone.
         self.0.track(entry.slot, ());
     }
 

@@ -45,6 +45,8 @@ impl PerTenant {
     ) -> Self {
         let mut slots = Slots::new();
         let mut tenants = BTreeMap::new();
+        // The policy's order is all that is known of uses before this: coldest first, pinned slots
+        // last.
         for of_one in policy.eviction_order().chunk_by(|a, b| tenant_of(*a) == tenant_of(*b)) {
             let tenant = tenant_of(of_one[0]);
             // Consecutive slots mostly have one tenant.
@@ -62,6 +64,7 @@ impl PerTenant {
 
     /// Assigns a slot to a tenant, as its hottest. A pinned slot stays pinned.
     fn assign(&mut self, slot: u32, tenant: u32) {
+        // Pins are kept by the lists alone: a tracked slot is pinned where it is in no list.
         let pinned = self.slots.is_tracked(slot) && !self.slots.is_listed(slot);
         self.unassign(slot);
         self.slots.track(slot, tenant);
@@ -81,6 +84,7 @@ impl PerTenant {
         let slots_of = self.slots_of(tenant);
         slots_of.slots -= 1;
         if slots_of.slots == 0 {
+            // A salt that appears once must not take memory for ever.
             self.tenants.remove(&tenant);
         }
     }
@@ -93,6 +97,7 @@ impl PerTenant {
     fn link(&mut self, slot: u32) {
         if self.slots.is_tracked(slot) && !self.slots.is_listed(slot) {
             let tenant = self.slots[slot];
+            // A copy, since `slots` and the list are both borrowed from `self`.
             let mut list = self.slots_of(tenant).list;
             self.slots.push_hottest(&mut list, slot);
             self.slots_of(tenant).list = list;
@@ -118,6 +123,8 @@ impl PerTenant {
     }
 }
 
+// Every method is passed on, those with a default too (`is_empty` follows from `len`). A default
+// would hide the call from the policy within, which then learns less than alone.
 impl Policy for PerTenant {
     fn name(&self) -> &'static str {
         self.policy.name()
@@ -140,6 +147,7 @@ impl Policy for PerTenant {
 
     fn touch_chain(&mut self, chain: &[u32]) {
         self.policy.touch_chain(chain);
+        // The head last, so that tails of chains are the coldest.
         chain.iter().rev().for_each(|slot| self.renew(*slot));
     }
 
@@ -181,6 +189,7 @@ impl Policy for PerTenant {
 
     fn begin_evict(&mut self, slot: u32) {
         self.policy.begin_evict(slot);
+        // No victim again while it is being evicted.
         self.unlink(slot);
     }
 
@@ -213,6 +222,8 @@ impl Policy for PerTenant {
     fn tenant_victim(&mut self, tenant: u32) -> Option<u32> {
         let list = self.tenants.get(&tenant)?.list;
         let coldest = (list.coldest != NIL).then_some(list.coldest);
+        // Retained chunks and those with children are passed over, up to a limit: a tenant may have
+        // nothing else, and each save above its quota searches.
         self.slots
             .iter(list)
             .take(SCAN_MAX)

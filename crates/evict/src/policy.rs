@@ -160,6 +160,7 @@ pub trait Policy: Debug + Send {
     /// One request hit these slots, in the order of their chain. The first becomes the most recent
     /// and the deepest the least recent of them, so that tails are evicted before heads.
     fn touch_chain(&mut self, chain: &[u32]) {
+        // From the deepest: what is touched last is evicted last.
         chain.iter().rev().for_each(|slot| self.touch(*slot));
     }
 

@@ -43,6 +43,7 @@ impl Policy for S3Fifo {
         if self.queues.is_tracked(entry.slot) {
             return self.touch(entry.slot);
         }
+        // A chunk that returns while its ghost is remembered was evicted too early.
         let back = self.gone.remove(entry.tag);
         self.queues.insert(entry.slot, if back { MAIN } else { SMALL }, 0);
     }
@@ -65,6 +66,7 @@ impl Policy for S3Fifo {
             return;
         }
         if self.queues.list_of(slot) == SMALL {
+            // What left the main queue had its second chance, and is not remembered.
             self.gone.push(tag);
         }
         self.queues.remove(slot);
@@ -79,9 +81,12 @@ impl Policy for S3Fifo {
 
     fn victim(&mut self) -> Option<u32> {
         loop {
+            // Each turn moves a slot out of the small queue or takes a hit from one in the main
+            // queue, so the loop ends.
             let from_small = self.queues.len_of(SMALL) * SLOTS_PER_SMALL >= self.queues.len()
                 || self.queues.len_of(MAIN) == 0;
             let first = self.queues.coldest(if from_small { SMALL } else { MAIN });
+            // The chosen queue may have nothing but pinned slots.
             let slot = first
                 .or_else(|| self.queues.coldest(MAIN))
                 .or_else(|| self.queues.coldest(SMALL))?;

@@ -51,8 +51,10 @@ impl<T: Copy + Default, const N: usize> Segments<T, N> {
     /// Moves a tracked slot to the hot end of a list.
     pub fn renew(&mut self, slot: u32, list: usize) {
         self.unlink(slot);
+        // A parked slot counts in its list, so the count changes whether it was linked or not.
         self.lens[self.list_of(slot)] -= 1;
         self.lens[list] += 1;
+        // Set before the slot is linked: later calls find its list by this.
         self.members[slot].list = list as u8;
         self.members.push_hottest(&mut self.lists[list], slot);
     }
@@ -76,6 +78,7 @@ impl<T: Copy + Default, const N: usize> Segments<T, N> {
         }
         self.members[slot].pinned = false;
         if !self.members.is_listed(slot) {
+            // Parked by a search from the cold end, or from SIEVE's hand.
             let list = self.list_of(slot);
             self.members.push_coldest(&mut self.lists[list], slot);
         }
@@ -89,6 +92,7 @@ impl<T: Copy + Default, const N: usize> Segments<T, N> {
     /// The first slot that is not pinned, from this one towards the hot end.
     pub fn from(&mut self, list: usize, mut slot: u32) -> Option<u32> {
         while slot != NIL && self.members[slot].pinned {
+            // Read first: unlinking clears the links.
             let hotter = self.hotter(slot);
             debug_assert_eq!(self.list_of(slot), list);
             self.unlink(slot);

@@ -48,6 +48,8 @@ impl Policy for Sieve {
     fn remove(&mut self, slot: u32) {
         if self.queue.is_tracked(slot) {
             if self.hand == slot {
+                // The hand must not stay on a slot that is gone: its number is soon that of a new
+                // chunk elsewhere.
                 self.hand = self.queue.hotter(slot);
             }
             self.queue.remove(slot);
@@ -58,7 +60,9 @@ impl Policy for Sieve {
         loop {
             let ahead = self.queue.from(0, self.hand);
             let slot = ahead.or_else(|| self.queue.coldest(0))?;
+            // Passing a slot clears its mark, so the second round ends the loop at the latest.
             if !core::mem::take(self.queue.of(slot)) {
+                // On the victim and not after it: a second call returns it again.
                 self.hand = slot;
                 return Some(slot);
             }

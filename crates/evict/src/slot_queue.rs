@@ -34,6 +34,8 @@ impl SlotQueue {
             self.pinned.track(slot, false);
             self.pinned.push_hottest(&mut self.list, slot);
         } else {
+            // It may be pinned and parked: then it is in the list again until a search parks it
+            // again.
             self.renew(slot);
         }
     }
@@ -68,6 +70,7 @@ impl SlotQueue {
             return;
         }
         self.pinned[slot] = false;
+        // Parked, since a search reached it: so it was at the end where searches begin.
         if !self.pinned.is_listed(slot) {
             match self.first {
                 First::Oldest => self.pinned.push_coldest(&mut self.list, slot),
@@ -88,6 +91,7 @@ impl SlotQueue {
             if !self.pinned[slot] {
                 return Some(slot);
             }
+            // Parked until its pin ends: no later search passes it, however many slots are pinned.
             self.pinned.unlink(&mut self.list, slot);
         }
     }
@@ -102,6 +106,7 @@ impl SlotQueue {
         if self.first == First::Newest {
             order.reverse();
         }
+        // Pinned slots that no search has met are still in the list.
         order.extend(self.pinned.iter(self.list).filter(|slot| self.pinned[*slot]));
         order.extend(self.pinned.unlisted());
         order

@@ -112,11 +112,13 @@ impl<T: Copy + Default> Slots<T> {
     }
 
     fn put(&mut self, slot: u32, node: ListNode<T>) {
+        // The highest numbers are markers in `colder`.
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
         if self.segments.len() <= slot as usize / SEGMENT {
             self.grow(slot);
         }
         let there = self.node_mut(slot);
+        // A slot may be tracked twice (`Noop` does that at each insert), and counts once.
         let is_new = there.colder == UNTRACKED;
         *there = node;
         self.len += usize::from(is_new);
@@ -127,6 +129,7 @@ impl<T: Copy + Default> Slots<T> {
     fn grow(&mut self, slot: u32) {
         while self.segments.len() <= slot as usize / SEGMENT {
             let vacant = ListNode { colder: UNTRACKED, hotter: NIL, of: T::default() };
+            // Made as a vector: an array of this size would be on the stack first.
             let segment = vec![vacant; SEGMENT].into_boxed_slice();
             self.segments.push(segment.try_into().ok().expect("a segment has its length"));
         }
@@ -135,6 +138,7 @@ impl<T: Copy + Default> Slots<T> {
     /// Forgets a slot that is in no list.
     pub fn untrack(&mut self, slot: u32) {
         debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
+        // `of` stays as it is: `of_any` reads what the last chunk of a slot left there.
         self.node_mut(slot).colder = UNTRACKED;
         self.len -= 1;
     }
@@ -181,6 +185,9 @@ impl<T: Copy + Default> Slots<T> {
     /// Issues the reads that moving these slots needs all at once: one after the other, each would
     /// wait for memory.
     pub fn prefetch(&self, slots: &[u32]) {
+        // Unlinking a slot writes it and those on both sides. No read depends on that of another
+        // slot, so the processor waits for all of them at once. Without `black_box` the compiler
+        // would drop reads whose result is not used.
         let stamp = |slot| self.node(slot).map_or(0, |node| node.colder);
         let near = |slot| self.node(slot).map_or(0, |node| stamp(node.colder) ^ stamp(node.hotter));
         core::hint::black_box(slots.iter().fold(0, |all, slot| all ^ near(*slot)));

@@ -33,6 +33,7 @@ impl WTinyLfu {
 
     /// The slot that has to leave the window, if any.
     fn candidate(&mut self) -> Option<u32> {
+        // Of up to a hundred slots the window has one.
         let over =
             self.parts.len_of(WINDOW) * SLOTS_PER_WINDOW > self.parts.len().max(SLOTS_PER_WINDOW);
         if over { self.parts.coldest(WINDOW) } else { None }
@@ -49,6 +50,7 @@ impl WTinyLfu {
     fn demote(&mut self) {
         let main = self.parts.len() - self.parts.len_of(WINDOW);
         while self.parts.len_of(PROTECTED) * 5 > main * 4 {
+            // None where all of them are pinned and parked: they count, and cannot be moved.
             let Some(slot) = self.parts.coldest(PROTECTED) else { return };
             self.parts.renew(slot, PROBATION);
         }
@@ -97,10 +99,12 @@ impl Policy for WTinyLfu {
     }
 
     fn victim(&mut self) -> Option<u32> {
+        // The main part is empty: before the first search every slot stays in the window.
         if self.parts.len_of(WINDOW) == self.parts.len() {
             self.fill_main();
         }
         loop {
+            // Each turn moves a slot out of the window, so the loop ends.
             let main = self.parts.coldest(PROBATION).or_else(|| self.parts.coldest(PROTECTED));
             let Some(main) = main else { return self.parts.coldest(WINDOW) };
             let Some(candidate) = self.candidate() else { return Some(main) };
@@ -108,6 +112,8 @@ impl Policy for WTinyLfu {
             {
                 return Some(candidate);
             }
+            // It displaces the victim of the main part, which the next turn finds again unless the
+            // window has one more candidate.
             self.parts.renew(candidate, PROBATION);
         }
     }
@@ -136,6 +142,8 @@ impl Sketch {
     /// The word and the shift of one row's counter.
     fn at(&self, print: u32, row: u32) -> (usize, u32) {
         let mixed = hash(u64::from(print) + 1 + (u64::from(row) << 32));
+        // A row has four of the sixteen counters in a word. The hash depends on the row, so that
+        // tags that share one counter share no other by rule.
         ((mixed >> 20) as usize & (self.words.len() - 1), row * 16 + (mixed as u32 & 3) * 4)
     }
 
@@ -147,12 +155,14 @@ impl Sketch {
         }
         for row in 0..4 {
             let (word, shift) = self.at(print, row);
+            // A full counter stays: one more would carry into the next.
             if self.words[word] >> shift & 15 < 15 {
                 self.words[word] += 1 << shift;
             }
         }
         self.counted += 1;
         if self.counted > USES_PER_SLOT * residents.max(64) {
+            // The mask clears what the shift moves in from the counter above.
             self.words.iter_mut().for_each(|word| *word = *word >> 1 & 0x7777_7777_7777_7777);
             self.counted /= 2;
         }
@@ -163,6 +173,7 @@ impl Sketch {
             let (word, shift) = self.at(print, row);
             self.words[word] >> shift & 15
         };
+        // Other tags can only raise a counter, so the lowest is closest to the truth.
         (0..4).map(row).min().unwrap_or(0)
     }
 }

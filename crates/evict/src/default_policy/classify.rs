@@ -13,12 +13,16 @@ impl KvPolicy {
     /// One request used these slots, given in the order of their chain.
     pub(super) fn use_chain(&mut self, chain: &[u32]) {
         let before = self.now;
+        // The clock moves before anything is classified: `completes` counts on that.
         self.now = before.wrapping_add(chain.len() as u32);
         self.guard.count_uses(chain.len() + self.absent);
+        // A single slot is mostly a deferred `touch`, and says nothing of the size of requests.
         if chain.len() > 1 {
             self.request_chunks += (chain.len() as f32 - self.request_chunks) / REQUESTS_AVERAGED;
         }
+        // Before the loop, which overwrites the stamps that the pause is computed from.
         let request = self.last_request(chain);
+        // From the tail to the head, so that the hits of later chunks reach earlier ones.
         let mut hits = 0;
         for (at, slot) in chain.iter().copied().enumerate().rev() {
             if !self.nodes.is_tracked(slot) {
@@ -31,6 +35,7 @@ impl KvPolicy {
             if self.guard.watches(slot) {
                 self.guard.used(node.stamp, stamp, is_hit);
             }
+            // Of present chunks every return is seen, so it stands for itself.
             if is_hit {
                 self.returns.returned(node.class().index(), self.age(node.stamp), 1.0);
                 hits = hits.max((node.class().hits() + 1).min(HITS_MAX));
@@ -38,9 +43,12 @@ impl KvPolicy {
             // What is after it in the chain was hit no more often.
             hits = hits.max(node.class().hits());
             self.nodes[slot].set_fresh(false);
+            // Without chains from the caller, the order of a request shows what follows what.
             if node.parent == NIL && at > 0 {
                 self.attach(slot, chain[at - 1]);
             }
+            // Retention ends by its deadline and not by a hit. A tail that was hit is a chunk like
+            // others.
             let class = match node.class().is(RETAINED) {
                 true => node.class().with_hits(hits),
                 false if slot == self.tail && hits == 0 => reuse_class::TAIL,
@@ -53,6 +61,8 @@ impl KvPolicy {
 
     /// Whether a touch of `n` slots only completes the save of this one.
     pub(super) fn completes(&self, slot: u32, n: usize) -> bool {
+        // Saving `n` chunks moved the clock by up to `n`, and this touch by `n` more. Other
+        // requests may have come between: as many uses as a thirty-second of the chunks.
         let soon = (2 * n).max(self.nodes.len() / 32);
         self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
     }
@@ -70,6 +80,8 @@ impl KvPolicy {
                     added,
                 );
             }
+            // Saved just now and already hit: it returned after its eviction, and its class has the
+            // pause since its last use.
             if node.class().hits() > 0 {
                 return LastRequest::new(node.class().last_request().gap(), added);
             }
@@ -95,6 +107,7 @@ impl KvPolicy {
         let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
         self.run =
             SaveRun { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
+        // All chunks of one request share the pause before it.
         let gap = match parent {
             Some(parent) if goes_on => self.nodes[parent].class().last_request().gap(),
             Some(parent) => self.gap_since(parent, 0),

@@ -75,6 +75,7 @@ impl ReuseHistory {
     pub fn push(&mut self, tag: u64, ghost: Ghost) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
         let old = |line: &HistoryBucket| {
+            // A free place counts as the oldest.
             if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) }
         };
         let line =
@@ -88,6 +89,8 @@ impl ReuseHistory {
     /// Removes a tag and returns its ghost.
     pub fn take(&mut self, tag: u64) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
+        // Another tag may have this fingerprint: in a full bucket about one lookup in a million. It
+        // is one wrong observation, and never a wrong chunk.
         let line = self.buckets[at].iter_mut().find(|line| line.word >> 9 == print)?;
         Some(core::mem::take(line).ghost())
     }
@@ -113,8 +116,11 @@ impl ReuseHistory {
     /// Starts again with a table for this many residents: between a quarter and half as many ghosts,
     /// for [`REACH`] times as many chunks.
     pub fn make(&mut self, residents: usize) {
+        // Rounded down to a power of two, for the mask in `place`.
         let ghosts =
             (residents / RESIDENTS_PER_GHOST + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
+        // The ghosts so far are dropped: in this table they would be in other buckets and another
+        // sample.
         self.buckets = vec![[HistoryBucket::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
         self.shift = (REACH * residents).div_ceil(ghosts).next_power_of_two().trailing_zeros();
         self.made_for = residents;
@@ -126,6 +132,8 @@ impl ReuseHistory {
             return None;
         }
         let hash = hash(tag);
+        // Three parts of the hash that share no bits, so that a bucket or a sample has all
+        // fingerprints: sample from bit 56, bucket from 32, fingerprint from 9.
         let sampled = hash >> 56 & ((1 << self.shift) - 1) == 0;
         let print = (hash as u32 >> 9).max(1);
         sampled.then(|| ((hash >> 32) as usize & (self.buckets.len() - 1), print))

@@ -66,6 +66,8 @@ impl Guard {
 
     /// Whether a slot is watched.
     pub fn watches(&self, slot: u32) -> bool {
+        // A hash and no modulus: a request fills slots that follow each other, and a sample of it
+        // must be watched.
         slot.wrapping_mul(0x9E37_79B1) >> 16 & (self.stride - 1) == 0
     }
 
@@ -74,6 +76,7 @@ impl Guard {
     pub fn used(&mut self, stamp: u32, now: u32, is_hit: bool) {
         let weight = self.stride as f32;
         let is_hit_of_lru = self.shadow.take(stamp, now, weight);
+        // If LRU held it and the policy did not, `missed` has counted that before it was saved.
         if is_hit && !is_hit_of_lru {
             self.ahead -= f64::from(weight);
         }
@@ -106,10 +109,14 @@ impl Guard {
 
     /// What the differences between classes count, from 0 to 1, in a cache of this many chunks.
     pub fn class_weight(&mut self, chunks: usize) -> f32 {
+        // Halved together, so that the lead stays and older uses count less: a load that changes is
+        // noticed, and the classes get another try.
         if self.uses > USES_COMPARED * chunks.max(CHUNKS_MIN) as f64 {
             self.uses /= 2.0;
             self.ahead /= 2.0;
         }
+        // Uses in which neither was ahead are assumed, so that the first few requests decide
+        // nothing. One more, since an empty cache has none.
         let ahead = self.ahead / (self.uses + USES_BEFORE * chunks as f64 + 1.0);
         let share = |from: f64, to: f64| ((ahead - from) / (to - from)).clamp(0.0, 1.0);
         let weight = if ahead < AHEAD_LOW {

@@ -6,7 +6,7 @@ use super::reuse_class::{HITS_MAX, ReuseClass, gap_of};
 use super::reuse_model::{Evidence, Watched, events_max};
 use super::{EvictedChunk, KvPolicy};
 
-/// The most chunks scanned at a time.
+/// The most slots scanned at a time, and the most buckets of ghosts.
 const STRIPE: usize = 1 << 15;
 
 impl KvPolicy {
@@ -17,6 +17,8 @@ impl KvPolicy {
         let (all, len) = self.evicted.take();
         for gone in &all[..len] {
             if let Some(old) = self.history.push(gone.tag, gone.ghost) {
+                // The replaced ghost did not return as long as it was remembered. That ended with
+                // the eviction that replaced it, not now.
                 self.returns.lost(
                     old.class.index(),
                     gone.at.wrapping_sub(old.stamp),
@@ -35,15 +37,19 @@ impl KvPolicy {
 
     /// Learns from the return of an evicted chunk. Returns its new class.
     pub(super) fn returned(&mut self, ghost: Ghost) -> ReuseClass {
+        // Only a sample of the evicted chunks is remembered: this return counts for all that the
+        // ghost stands for, in the guard and in the model.
         let age = self.age(ghost.stamp);
         self.guard.missed(ghost.stamp, self.now, self.history.weight());
         self.returns.returned(ghost.class.index(), age, self.history.weight());
+        // The request that it was part of stays as it was; the pause is known now.
         let request = ghost.class.last_request().with_gap(gap_of(age, self.nodes.len()));
         ReuseClass::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
     }
 
     /// Removes a tag and returns its ghost. Most tags have none: they are not in the sample.
     pub(super) fn take_ghost(&mut self, tag: u64) -> Option<Ghost> {
+        // Without this most inserts of a large cache would flush and read the table for nothing.
         if !self.history.samples(tag) {
             return None;
         }
@@ -55,6 +61,8 @@ impl KvPolicy {
     pub(super) fn learn(&mut self) {
         self.learnt_at = self.now;
         self.flush_ghosts();
+        // Each call scans one stripe, and the next call the next one. A stripe stands for all of
+        // them, so that the time of a call does not grow with the cache.
         let mut watched = Watched::new();
         let share = |all: usize| (all.div_ceil(STRIPE), all.min(STRIPE));
         let (parts, len) = share(self.nodes.end());
@@ -65,6 +73,8 @@ impl KvPolicy {
                 watched.add(node.class().index(), self.age(node.stamp), parts as f32);
             }
         }
+        // Ghosts have not returned yet either. Without them only what the policy kept would count,
+        // and its mistakes would confirm themselves.
         let (parts, len) = share(self.history.buckets());
         let from = self.stripe % parts.max(1) * STRIPE;
         let weight = self.history.weight() * parts as f32;

@@ -4,10 +4,13 @@ use crate::slots::NIL;
 
 use super::reuse_class::ReuseClass;
 
+// A multiple of 64, so that each weight has words of its own in the policy's bits of filled lists.
 /// Lists of one weight.
 pub(crate) const LIST_STRIDE: usize = 192;
 
 const CLASS: u16 = 0x1FF;
+// `bits`, from the lowest: class 9, weight 2, parked, generation, parent's generation, pinned,
+// fresh.
 const WEIGHT_SHIFT: u32 = 9;
 /// Generations are numbers of four bits: three lie with the children, the highest here.
 const GENERATION: u16 = 1 << 12;
@@ -75,11 +78,13 @@ impl TreeNode {
     }
 
     pub fn add_child(&mut self) {
+        // Stops at the maximum: one more would carry into the generation.
         self.family += u16::from(self.children() < CHILDREN_MAX);
     }
 
     /// One child less; whether that was the last.
     pub fn remove_child(&mut self) -> bool {
+        // At the maximum the number is not known any more, so it does not fall.
         let counted = (1..CHILDREN_MAX).contains(&self.children());
         self.family -= u16::from(counted);
         counted && self.children() == 0
@@ -111,6 +116,8 @@ impl TreeNode {
     /// Ends the generation and its children.
     pub fn orphan(&mut self) {
         if self.children() > 0 {
+            // The children keep their `parent`; only the generation shows that it means another
+            // chunk. It wraps around after 16 chunks with children in one slot.
             self.family &= !CHILDREN_MAX;
             self.set_generation(self.generation() + 1);
         }

@@ -31,11 +31,14 @@ impl Retained {
         slots: usize,
         is_kept: impl Fn(u32) -> bool,
     ) {
+        // An entry stays until its time, whatever becomes of its slot. Without this bound hints of
+        // long retention would take more and more memory.
         if self.by_deadline.len() > ENTRIES_PER_SLOT * slots.max(SLOTS_MIN) {
             let mut seen = BTreeSet::new();
             let latest = core::mem::take(&mut self.by_deadline);
             self.by_deadline = latest
                 .into_iter()
+                // From the latest, which is the entry that stays of each slot.
                 .rev()
                 .filter(|(_, slot)| is_kept(*slot) && seen.insert(*slot))
                 .collect();

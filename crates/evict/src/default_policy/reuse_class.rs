@@ -17,6 +17,8 @@ pub(crate) const RETAINED: ReuseClass = ReuseClass::hint(31);
 /// How many weights there are.
 pub(crate) const WEIGHTS: usize = 4;
 
+// The bits of a class, from the lowest: the last request or the number of a hint 5, hits 3, whether
+// hinted 1.
 const HINTED: u16 = 1 << 8;
 const HITS_SHIFT: u32 = 5;
 /// The bits below the hits.
@@ -65,6 +67,7 @@ impl ReuseClass {
         if self.0 & HINTED == 0 {
             LastRequest((self.0 & LOW) as u8)
         } else {
+            // A hint takes the bits of the last request.
             LastRequest::new(NEW, 0)
         }
     }
@@ -76,6 +79,8 @@ impl ReuseClass {
         if self.0 & HINTED != 0 {
             return SEEN + low;
         }
+        // The octaves are 0, 1, 2 to 3, and 4 to 7. The hits 7, at which counting stops, stand for
+        // all above too and are apart.
         let octave = (u8::BITS - self.hits().leading_zeros()) as u8;
         let hits = octave + u8::from(self.hits() == HITS_MAX);
         hits << HITS_SHIFT | low
@@ -110,6 +115,8 @@ impl LastRequest {
 
 /// A pause in octaves, against the time in which as many chunks are used as there are.
 pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
+    // From a quarter of that time on. One resident more than there are: without any, every pause
+    // would be the longest.
     let quarters = 4 * u64::from(age);
     let residents = residents as u64 + 1;
     // Compares, since a division takes longer.
@@ -117,8 +124,9 @@ pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
 }
 
 /// The class of a chunk that is expected to return in this many milliseconds, in octaves from half
-/// a second to weeks.
+/// a second to two years.
 pub(crate) fn hinted(ms: u64) -> ReuseClass {
+    // 29 octaves, numbered below the classes `TAIL`, `ENDED` and `RETAINED`.
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 28);
     ReuseClass::hint((octave - 9) as u16)
 }
@@ -137,10 +145,12 @@ impl Weight {
             return AVERAGE;
         }
         let ratio = f64::from(cost) / bytes as f64;
+        // The first chunk with a cost is the average.
         if self.average == 0.0 {
             self.average = ratio;
         }
         self.average += (ratio - self.average) / 1024.0;
+        // Small differences do not count: every weight has lists of its own.
         match ratio / self.average {
             more if more > 1.5 => AVERAGE + 1,
             less if less < 0.67 => AVERAGE - 1,

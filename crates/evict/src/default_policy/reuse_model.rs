@@ -155,12 +155,16 @@ impl ReuseModel {
     /// Recomputes the hit densities from the events and from the ages of the chunks in `watched`.
     pub fn learn(&mut self, watched: &Watched, evidence: &Evidence) {
         let trust = |trust: PriorWeight| trust.in_chunks(evidence.request_chunks.max(1.0));
+        // First the average of all classes. One chunk that never returns is added to it, so that it
+        // is defined before any event; the infinite level turns off the scaling of the prior.
         let nothing =
             Prior { curve: &[0.0; AGES], trust: PriorWeight { curve: 1.0, level: f32::INFINITY } };
         let average = self.chances(watched, 0..CLASSES, nothing);
+        // Then pools of classes by hits and size, and last each class by its own returns.
         let by_size = self.chances_by_size(watched, &average, trust(PriorWeight::POOL));
         for class in 0..CLASSES {
             let mut chances = match by_size.get(class / SIZES) {
+                // New conversations had no pause, so their pool of this size is this one class.
                 Some(sizes) if is_new(class) => sizes.new,
                 Some(sizes) => {
                     let prior = Prior { curve: &sizes.going_on, trust: trust(PriorWeight::CLASS) };
@@ -171,6 +175,9 @@ impl ReuseModel {
                     self.chances(watched, class..class + 1, prior)
                 }
             };
+            // When LRU is ahead, the guard draws all classes to the average, which is the order of
+            // last use. Last chunks that engines never ask for again are no chance pattern, so they
+            // keep their estimate.
             let class_weight = if class == TAIL { 1.0 } else { evidence.class_weight };
             for (chance, average) in chances.iter_mut().zip(&average) {
                 *chance = average + class_weight * (*chance - average);
@@ -187,6 +194,7 @@ impl ReuseModel {
             }
         }
         if self.events > evidence.events_max {
+            // Both kinds of events fade alike, so the probabilities stay and new events count more.
             self.events /= 2.0;
             self.returned.iter_mut().chain(&mut self.lost).flatten().for_each(|n| *n /= 2.0);
         }
@@ -203,12 +211,16 @@ impl ReuseModel {
         let mut by_size = [BySize { new: *average, going_on: *average }; SEEN / SIZES];
         let mut fewer_hits = *average;
         for (hits, factor) in EXPECTED.into_iter().enumerate() {
+            // The factors of the first two are relative to the average, the others to fewer hits.
             let before = if hits <= 1 { average } else { &fewer_hits };
             let expected = before.map(|chance| (chance * factor).min(CHANCE_MAX));
             let all = hits * HITS..(hits + 1) * HITS;
             let prior = Prior { curve: &expected, trust };
             let by_hits = self.chances(watched, all.clone(), prior);
             fewer_hits = by_hits;
+            // New conversations and those that went on are pools of their own before they are
+            // divided by size: in the chat trace a third of the first ones return, and of new
+            // chunks in the others a tenth.
             let part = |classes: Range<usize>, new: bool, curve: &Curve| {
                 let classes = classes.filter(|class| is_new(*class) == new);
                 self.chances(watched, classes, Prior { curve, trust })
@@ -276,6 +288,8 @@ impl Seen {
         let observed: f32 = self.returned.iter().sum();
         let expected: f32 = prior.curve.iter().zip(&at_risk).map(|(chance, n)| chance * n).sum();
         let PriorWeight { curve: trust, level } = prior.trust;
+        // Without evidence the scale is 1; with much of it, the ratio of observed to expected
+        // returns. This corrects how often, and keeps from the prior only when.
         let scale = if level.is_finite() { (observed + level) / (expected + level) } else { 1.0 };
         core::array::from_fn(|age| {
             let known = (scale * prior.curve[age]).min(CHANCE_MAX);
@@ -288,6 +302,7 @@ impl Seen {
     fn at_risk(&self) -> Curve {
         let mut at_risk = [0.0; AGES];
         let mut reached = 0.0;
+        // From the oldest: what was observed up to an age was there at all younger ages too.
         for age in (0..AGES).rev() {
             let unsettled = self.lost[age] + self.watched[age];
             reached += self.returned[age] + unsettled;
@@ -306,8 +321,11 @@ fn hit_densities(chances: &Curve) -> Curve {
         let mut best = 0.0f32;
         for (age, chance) in chances.iter().copied().enumerate().skip(from) {
             returns += stays * chance;
+            // A chunk that returns within a half octave occupies space for half of it, on average.
             time += stays * (start(age + 1) - start(age)) * (1.0 - chance / 2.0);
             stays *= 1.0 - chance;
+            // The ratio of an eviction at the end of this half octave. `time` is above 0, since no
+            // half octave is empty.
             best = best.max(returns / time);
         }
         best
@@ -321,6 +339,7 @@ fn is_new(class: usize) -> bool {
 
 /// The half octave of an age.
 fn bucket(age: u32) -> usize {
+    // Age 0 has no octave. In 64 bits, since the largest age plus one is not a `u32`.
     let age = u64::from(age) + 1;
     let octave = age.ilog2();
     // The bit below the highest, without a branch, since none could be predicted.
@@ -331,6 +350,7 @@ fn bucket(age: u32) -> usize {
 /// Where a half octave begins.
 fn start(bucket: usize) -> f32 {
     let octave = (1u64 << (bucket / 2)) as f32;
+    // Less the one that `bucket` adds.
     octave + if bucket % 2 == 1 { octave / 2.0 } else { 0.0 } - 1.0
 }
 

@@ -72,16 +72,20 @@ impl ShadowLru {
     pub fn take(&mut self, stamp: u32, now: u32, weight: f32) -> bool {
         let age = now.wrapping_sub(stamp);
         if let Some(window) = self.find(age, now) {
+            // A ghost stands for several chunks, and the window may have lost some of them since.
             let taken = weight.min(self.windows[window].chunks);
             self.windows[window].chunks -= taken;
             self.chunks -= f64::from(taken);
         }
+        // Not by the windows: chunks that this request has put in may have displaced it.
         age <= now.wrapping_sub(self.held_since)
     }
 
     /// Puts in a chunk (`weight` of them) that is used now. What does not fit goes, the oldest
     /// first.
     pub fn put(&mut self, now: u32, weight: f32) {
+        // There is always a newest window: `evict` and `merge` leave at least one. The last summand
+        // lets it hold a chunk in the smallest caches too.
         if self.windows[self.len - 1].chunks * PARTS > self.chunks as f32 + PARTS {
             self.open_window(now);
         }
@@ -93,6 +97,7 @@ impl ShadowLru {
     }
 
     fn open_window(&mut self, now: u32) {
+        // At most about half of the windows remain after a merge, so merges are rare.
         if self.len == WINDOWS {
             self.merge();
         }
@@ -103,10 +108,13 @@ impl ShadowLru {
     /// The window of an age, if LRU still holds chunks of it.
     fn find(&mut self, age: u32, now: u32) -> Option<usize> {
         let begins_before = |window: &Window| now.wrapping_sub(window.begin) >= age;
+        // The windows are in the order of their begin, so those of this age or older come first.
+        // Ages are compared and not stamps, which wrap around.
         let windows = &self.windows[..self.len];
         let is_found = windows.get(self.found).is_some_and(begins_before)
             && !windows.get(self.found + 1).is_some_and(begins_before);
         if !is_found {
+            // Older than the oldest window: LRU has evicted it.
             self.found = windows.partition_point(begins_before).checked_sub(1)?;
         }
         Some(self.found)
@@ -119,6 +127,8 @@ impl ShadowLru {
             let end = self.windows[gone + 1].begin;
             let oldest = &mut self.windows[gone];
             if oldest.chunks > excess {
+                // Its uses are assumed to be spread evenly over the window, so its begin moves in
+                // proportion to what goes.
                 let span = end.wrapping_sub(oldest.begin) as f32;
                 oldest.begin = oldest.begin.wrapping_add((span * excess / oldest.chunks) as u32);
                 oldest.chunks -= excess;

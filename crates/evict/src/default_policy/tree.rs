@@ -23,6 +23,7 @@ impl KvPolicy {
     /// in a ring would keep it from ever having a leaf. A chunk without children is no
     /// ancestor, so the path up is followed only for those that have some.
     pub(super) fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
+        // A new slot has no children, so a save along a chain ends here.
         if slot == ancestor || self.nodes[ancestor].children() == 0 {
             return slot == ancestor;
         }
@@ -34,6 +35,7 @@ impl KvPolicy {
             }
             at = parent;
         }
+        // Too deep to check: taken for a ring.
         true
     }
 
@@ -52,11 +54,13 @@ impl KvPolicy {
         if parent == NIL {
             return;
         }
+        // The slot of the parent may hold another chunk by now, which does not count this one.
         let same = self.nodes[parent].generation() == self.nodes[slot].parent_generation();
         self.nodes[slot].parent = NIL;
         let alone = same && self.nodes.is_tracked(parent) && self.nodes[parent].remove_child();
         if alone && self.nodes[parent].is_parked() {
             self.unlink(parent);
+            // It was the coldest of its list when it was parked, and what came later is hotter.
             self.push_coldest(parent);
         }
     }
@@ -68,6 +72,7 @@ impl KvPolicy {
             self.detach(slot);
         }
         if node.children() > 0 {
+            // What follows it stays, without a predecessor in the cache.
             self.nodes[slot].orphan();
         }
         self.nodes.untrack(slot);

@@ -22,9 +22,12 @@ impl KvPolicy {
         }
         while let Some(at) = self.cheap() {
             let slot = self.lists[at].coldest;
+            // A count at its maximum never falls again: such a slot is evicted in its turn all the
+            // same.
             if matches!(self.nodes[slot].children(), 0 | CHILDREN_MAX) {
                 return Some(slot);
             }
+            // Parked, it is met once for all its children and not by each search.
             self.unlink(slot);
             self.nodes[slot].set_parked(true);
             self.nodes.push_hottest(&mut self.parked, slot);
@@ -64,6 +67,7 @@ impl KvPolicy {
         let mut best = None;
         for (word, filled) in self.filled.iter().enumerate() {
             let mut left = *filled;
+            // Skips the lists without slots: of 768, most are empty.
             while left != 0 {
                 let at = word * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
@@ -73,6 +77,8 @@ impl KvPolicy {
                 let kept = class as u8 == RETAINED.index();
                 let worth = self.returns.hit_density(class as u8, self.age(stamp))
                     * reuse_class::factor(weight);
+                // Retained slots last, then the lowest density, then the oldest. No density is NaN,
+                // so any two can be compared.
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);
