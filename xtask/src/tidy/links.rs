@@ -19,14 +19,19 @@ pub fn check(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// The lines (from 1) outside fenced code, with inline code blanked out.
-fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
+/// The lines outside fenced code, with their numbers from 1.
+pub fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().zip(1..).filter_map(move |(text, line)| {
         let fence = text.trim_start().starts_with("```");
         fenced ^= fence;
-        (!fenced && !fence).then(|| (line, without_code(text)))
+        (!fenced && !fence).then_some((line, text))
     })
+}
+
+/// The same with inline code blanked out.
+fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
+    outside_fences(text).map(|(line, text)| (line, without_code(text)))
 }
 
 fn without_code(text: &str) -> String {
@@ -77,16 +82,8 @@ fn resolve(path: &str, target: &str) -> Option<String> {
 
 /// The anchors that a Markdown viewer gives to the headings of a text.
 fn headings(text: &str) -> impl Iterator<Item = String> {
-    let titles = prose_with_code(text).filter_map(|line| line.strip_prefix('#'));
+    let titles = outside_fences(text).filter_map(|(_, line)| line.strip_prefix('#'));
     titles.map(|title| anchor(title.trim_start_matches('#')))
-}
-
-fn prose_with_code(text: &str) -> impl Iterator<Item = &str> {
-    let mut fenced = false;
-    text.lines().filter(move |line| {
-        fenced ^= line.trim_start().starts_with("```");
-        !fenced
-    })
 }
 
 fn anchor(title: &str) -> String {
