@@ -278,9 +278,7 @@ impl Policy for KvPolicy {
             // A chunk has one class, and only that of retention is exempt from what the model
             // learns, so it goes first.
             EvictionHint { retention_ms: Some(ms), .. } => {
-                let nodes = &self.nodes;
-                let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
-                self.retained.keep_for(slot, ms, nodes.len(), is_kept);
+                self.retained.keep_for(slot, ms);
                 RETAINED
             }
             EvictionHint { expected_return_ms: Some(ms), .. } => hinted(ms),
@@ -289,6 +287,9 @@ impl Policy for KvPolicy {
         };
         // A hinted class keeps the hits for the class that the next request derives from them.
         let class = class.with_hits(self.nodes[slot].class().hits());
+        if !class.is(RETAINED) {
+            self.retained.release(slot);
+        }
         self.unlink(slot);
         // Priority 0 keeps the weight that cost and bytes gave.
         if hint.priority != 0 {
@@ -306,19 +307,10 @@ impl Policy for KvPolicy {
         self.apply_hits();
         self.retained.set_time(now_ms);
         while let Some(slot) = self.retained.next_expired() {
-            // A deadline outlives its chunk and its hint: the slot may be free or have another
-            // class.
-            if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
-                // A hinted class has no pause and no request, so the slot is treated as new and
-                // just used.
-                self.renew(
-                    slot,
-                    ReuseClass::seen(
-                        self.nodes[slot].class().hits(),
-                        LastRequest::new(reuse_class::NEW, 0),
-                    ),
-                );
-            }
+            // A hinted class has no pause and no request, so the slot is treated as new and just
+            // used.
+            let hits = self.nodes[slot].class().hits();
+            self.renew(slot, ReuseClass::seen(hits, LastRequest::new(reuse_class::NEW, 0)));
         }
     }
 

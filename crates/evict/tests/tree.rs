@@ -174,6 +174,52 @@ fn retained_chunks_are_evicted_last_until_their_time() {
 }
 
 #[test]
+fn a_retention_that_is_set_again_ends_at_the_later_time() {
+    for [first, second] in [[500, 900], [900, 500]] {
+        let mut policy = saved(2);
+        policy.hint(0, &EvictionHint::new().with_retention_ms(first));
+        policy.hint(0, &EvictionHint::new().with_retention_ms(second));
+        policy.set_time(899);
+        policy.touch(1);
+        assert_eq!(policy.victim(), Some(1), "{first} and {second}");
+        policy.set_time(900);
+        policy.touch(1);
+        assert_eq!(policy.victim(), Some(0));
+    }
+}
+
+#[test]
+fn a_retained_chunk_has_its_own_time_in_the_slot_of_another() {
+    for another_hint in [false, true] {
+        let mut policy = saved(2);
+        policy.hint(0, &EvictionHint::new().with_retention_ms(500));
+        if another_hint {
+            policy.hint(0, &EvictionHint::new().with_session_ended());
+        } else {
+            policy.remove(0);
+            policy.insert(SlotInfo::new(0, 1));
+        }
+        policy.hint(0, &EvictionHint::new().with_retention_ms(400));
+        policy.set_time(400);
+        policy.touch(1);
+        assert_eq!(policy.victim(), Some(0), "not kept until 500");
+        policy.hint(0, &EvictionHint::new().with_retention_ms(400));
+        policy.set_time(500);
+        policy.touch(1);
+        assert_eq!(policy.victim(), Some(1), "kept until 800");
+    }
+}
+
+#[test]
+fn a_retention_that_is_set_often_takes_memory_once() {
+    let mut policy = saved(1);
+    policy.hint(0, &EvictionHint::new().with_retention_ms(1));
+    let before = policy.memory_bytes();
+    (0..1000).for_each(|ms| policy.hint(0, &EvictionHint::new().with_retention_ms(1000 + ms)));
+    assert_eq!(policy.memory_bytes(), before);
+}
+
+#[test]
 fn priority_outlasts_recency_a_while() {
     let mut policy = saved(3);
     policy.hint(0, &EvictionHint::new().with_priority(2));

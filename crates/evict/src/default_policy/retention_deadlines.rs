@@ -1,18 +1,13 @@
 //! The deadlines of retained slots: until when each is kept, and which of them are over.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 
-/// With more entries than this many times the slots (or [`SLOTS_MIN`]), those without effect are
-/// dropped.
-const ENTRIES_PER_SLOT: usize = 2;
-/// This many slots are assumed at least.
-const SLOTS_MIN: usize = 1024;
-
-/// Slots by the time until which they are kept. A slot that is retained again is there twice, and
-/// kept until the first time.
+/// The deadlines of the slots whose class is retention, one for each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retained {
     now_ms: u64,
+    until_ms: BTreeMap<u32, u64>,
+    /// The same, by deadline.
     by_deadline: BTreeSet<(u64, u32)>,
 }
 
@@ -22,38 +17,34 @@ impl Retained {
         self.now_ms = now_ms;
     }
 
-    /// Keeps a slot for this long from now on. If there are too many entries, those that `is_kept`
-    /// denies are dropped.
-    pub fn keep_for(
-        &mut self,
-        slot: u32,
-        retention_ms: u64,
-        slots: usize,
-        is_kept: impl Fn(u32) -> bool,
-    ) {
-        // An entry stays until its time, whatever becomes of its slot. Without this bound hints of
-        // long retention would take more and more memory.
-        if self.by_deadline.len() > ENTRIES_PER_SLOT * slots.max(SLOTS_MIN) {
-            let mut seen = BTreeSet::new();
-            let latest = core::mem::take(&mut self.by_deadline);
-            self.by_deadline = latest
-                .into_iter()
-                // From the latest, which is the entry that stays of each slot.
-                .rev()
-                .filter(|(_, slot)| is_kept(*slot) && seen.insert(*slot))
-                .collect();
+    /// Keeps a slot for at least this long from now on.
+    pub fn keep_for(&mut self, slot: u32, retention_ms: u64) {
+        // Several callers may retain one chunk, and each of them may rely on its time.
+        let before = self.until_ms.get(&slot).copied().unwrap_or(0);
+        let until_ms = self.now_ms.saturating_add(retention_ms).max(before);
+        self.release(slot);
+        self.until_ms.insert(slot, until_ms);
+        self.by_deadline.insert((until_ms, slot));
+    }
+
+    /// Ends the retention of a slot, if there is one. The next chunk in the slot does not inherit it.
+    pub fn release(&mut self, slot: u32) {
+        if let Some(until_ms) = self.until_ms.remove(&slot) {
+            self.by_deadline.remove(&(until_ms, slot));
         }
-        self.by_deadline.insert((self.now_ms.saturating_add(retention_ms), slot));
     }
 
     /// Takes out the next slot whose time is over.
     pub fn next_expired(&mut self) -> Option<u32> {
-        let first = *self.by_deadline.first().filter(|(until_ms, _)| *until_ms <= self.now_ms)?;
-        self.by_deadline.remove(&first);
-        Some(first.1)
+        let (until_ms, slot) = *self.by_deadline.first()?;
+        if until_ms > self.now_ms {
+            return None;
+        }
+        self.release(slot);
+        Some(slot)
     }
 
     pub fn memory_bytes(&self) -> usize {
-        2 * self.by_deadline.len() * size_of::<(u64, u32)>()
+        4 * self.by_deadline.len() * size_of::<(u64, u32)>()
     }
 }

@@ -4,6 +4,7 @@ use crate::slots::NIL;
 
 use super::KvPolicy;
 use super::node::TreeNode;
+use super::reuse_class::RETAINED;
 
 /// The longest path to the head of a chain that is followed; a deeper chunk is not
 /// attached.
@@ -67,6 +68,9 @@ impl KvPolicy {
 
     /// Stops tracking a slot.
     pub(super) fn untrack(&mut self, slot: u32, node: TreeNode) {
+        if node.class().is(RETAINED) {
+            self.retained.release(slot);
+        }
         self.unlink(slot);
         if node.parent != NIL {
             self.detach(slot);
