@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -47,13 +48,10 @@ struct EventSignal {
     /// A duplicate for the caller, which may have closed it. The number then belongs to another file.
     /// Therefore nothing is written to it, and it is closed only after a check.
     caller_fd: RawFd,
-    woken: Mutex<Woken>,
-}
-
-#[derive(Default)]
-struct Woken {
-    is_signalled: bool,
-    ids: Vec<u64>,
+    /// Changed under the lock on `woken`, read without it.
+    is_signalled: AtomicBool,
+    /// The ids of the batches that were woken.
+    woken: Mutex<Vec<u64>>,
 }
 
 struct BatchWaker {
@@ -74,14 +72,19 @@ impl EventSignal {
         let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         // The caller may close its descriptor: wake-ups go to the other one.
         let caller_fd = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
-        Ok(EventSignal { fd, caller_fd, woken: Mutex::default() })
+        Ok(EventSignal {
+            fd,
+            caller_fd,
+            is_signalled: AtomicBool::new(false),
+            woken: Mutex::default(),
+        })
     }
 
     /// Makes the descriptor readable and records the batch that was woken, if one was.
     fn notify(&self, id: Option<u64>) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        woken.ids.extend(id);
-        if !std::mem::replace(&mut woken.is_signalled, true) {
+        woken.extend(id);
+        if !self.is_signalled.swap(true, Ordering::AcqRel) {
             // Fails only if the counter is full, and then the descriptor is readable anyway.
             let _ = self.fd.write(1);
         }
@@ -90,10 +93,10 @@ impl EventSignal {
     /// Clears the descriptor and takes the ids of the batches that were woken.
     fn take(&self) -> Vec<u64> {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut woken.is_signalled) {
+        if self.is_signalled.swap(false, Ordering::AcqRel) {
             let _ = self.fd.read();
         }
-        std::mem::take(&mut woken.ids)
+        std::mem::take(&mut *woken)
     }
 }
 
@@ -148,12 +151,20 @@ impl<T> CompletionQueue<T> {
     /// waits.
     pub fn poll(&self) -> Vec<Completion<T>> {
         // Before the lock on the batches: a thread that wakes one meanwhile only records its id.
-        let woken = self.signal.take();
+        let mut woken = self.signal.take();
+        // A batch that was woken several times is polled once.
+        woken.sort_unstable();
+        woken.dedup();
         let mut batches = self.batches();
         for id in woken {
             batches.poll(id, &self.signal);
         }
         std::mem::take(&mut batches.completed)
+    }
+
+    /// Whether [`poll`](CompletionQueue::poll) has something to do. No lock is taken.
+    pub fn is_signalled(&self) -> bool {
+        self.signal.is_signalled.load(Ordering::Acquire)
     }
 
     /// The number of batches without a collected result.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
@@ -54,6 +55,8 @@ struct Open {
     // Fields are dropped in this order. The handle must be the last holder of the store, so that
     // the tiers' threads and rings have ended when it was dropped.
     jobs: CompletionQueue<JobEnd>,
+    /// Whether `ended` of the state has entries. Changed while the state is locked.
+    has_ended: AtomicBool,
     submitter: Submitter,
     asker: Asker,
     state: Arc<Mutex<State>>,
@@ -83,7 +86,8 @@ impl EngineTiers {
         // Tiers that prepare for such lookups begin now, and not with the first request.
         let _ = store.tier().lookup_in_memory(&[]);
         let handle = StoreHandle::new(store);
-        let open = Open { jobs, submitter, asker, state: Arc::default(), handle };
+        let has_ended = AtomicBool::new(false);
+        let open = Open { jobs, has_ended, submitter, asker, state: Arc::default(), handle };
         Ok(EngineTiers(DropWithoutGil::new(RwLock::new(Some(Arc::new(open))))))
     }
 
@@ -201,12 +205,23 @@ impl EngineTiers {
         Ok(())
     }
 
+    /// Whether `poll` may return something. The engine asks in every step of its scheduler, mostly
+    /// while its caches are cold, so this touches little memory and takes no lock but one that only
+    /// `close` keeps from it.
+    fn may_have_ended(&self) -> bool {
+        let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref()
+            .is_some_and(|open| open.jobs.is_signalled() || open.has_ended.load(Ordering::Acquire))
+    }
+
     /// The jobs that ended since the last call. Never waits.
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyJobEnd>> {
         let open = self.open()?;
         let ended = without_gil(py, || {
             open.collect();
-            std::mem::take(&mut open.state().ended)
+            let mut state = open.state();
+            open.has_ended.store(false, Ordering::Release);
+            std::mem::take(&mut state.ended)
         });
         buffer::release_returned(py);
         Ok(ended.into_iter().map(to_python).collect())
@@ -421,6 +436,7 @@ impl Open {
             let late = state.saves.remove(&end.job).filter(|borrow| !borrow.is_returned());
             state.late_saves.extend(late);
             state.ended.push(end);
+            self.has_ended.store(true, Ordering::Release);
         }
     }
 

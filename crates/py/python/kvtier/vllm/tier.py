@@ -244,8 +244,12 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         self._jobs[job.job_id] = Job(keys, is_load)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        self._collect()
-        ended, self._ended = self._ended, []
+        # In most steps of the scheduler nothing has ended.
+        if self._jobs and self._native.may_have_ended():
+            self._collect()
+        ended = self._ended
+        if ended:
+            self._ended = []
         return ended
 
     def _collect(self) -> None:
