@@ -50,7 +50,8 @@ def specification(size):
 
 def parameters(kind, where, size, chunks):
     """The object in `secondary_tiers`. All have space for everything: moving is measured, as most of them have no cap."""
-    space = 2 * size * (chunks + LOOKUP_KEYS + 64) + (64 << 20)
+    looked_up = LOOKUP_KEYS if chunks >= LOOKUP_KEYS else 0
+    space = 2 * size * (chunks + looked_up + LONG_JOB_CHUNKS) + (64 << 20)
     address = where.removeprefix("http://")
     if kind.startswith("kvtier"):
         tier = {"type": "file", "path": where, "bytes": space, "free_min": 0}

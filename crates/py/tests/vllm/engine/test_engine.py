@@ -248,6 +248,8 @@ class Shared(Case):
         for n in range(30, 36):
             tokens[n] = first.ask(prompt(n))["tokens"]
             first.ask(prompt(998, 20), 1)
+            # Two engines find each other's chunks within a second.
+            time.sleep(1)
             now = second.ask(prompt(n))
             self.assertEqual(now["tokens"], tokens[n])
             self.assertEqual(now["cached"], FULL)
