@@ -12,13 +12,13 @@ mod arch;
 mod args;
 mod bench;
 mod build_alone;
+mod build_gpu_check;
 mod ci;
 mod cufile;
 mod features;
 mod filesystems;
 mod fs_crashes;
 mod fuzz;
-mod gpu_check;
 mod machine;
 mod nightly;
 mod release;
@@ -94,7 +94,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("features") => features::run(args),
         Some("bench") => bench::run(args),
         Some("fuzz") => fuzz::run(args),
-        Some("gpu-check") => gpu_check::run(args),
+        Some("gpu-check") => build_gpu_check::run(args),
         Some("release") => release::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => test_lmcache::run(args),

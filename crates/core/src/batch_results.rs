@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use kvtier_key::Key;
 
+use crate::error::DEADLINE_PASSED;
 use crate::inflight_limits::WokenWaiters;
 use crate::sync::{Mutex, lock};
 use crate::timers::Expire;
@@ -132,8 +133,7 @@ impl<O: Op, T: Send + 'static> SharedBatch<O, T> {
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
             done.unwrap_or_else(|| {
-                let error =
-                    Error::new(ErrorKind::Timeout, "the deadline passed").with_key(*key.digest());
+                let error = Error::new(ErrorKind::Timeout, DEADLINE_PASSED).with_key(*key.digest());
                 // Without its memory, which the medium may still write to or read from.
                 Done { op: O::bare(key), result: Err(error) }
             })

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 
+/// The text of an operation that did not end in time.
+pub const DEADLINE_PASSED: &str = "the deadline passed";
+
 /// What the caller can do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]

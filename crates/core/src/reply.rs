@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::error::DEADLINE_PASSED;
 use crate::sync::{Mutex, lock};
 use crate::timers::Expire;
 use crate::{Clock, Completer, Error, ErrorKind, Pass, Ticket, ticket};
@@ -83,14 +84,15 @@ impl<T: Send + 'static> Reply<T> {
         // Both may be true. The deadline is then the better answer, as it says that time was too
         // short.
         let late = self.inner.clock.now() >= self.inner.deadline;
-        let (kind, what) =
-            if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
+        let (kind, what) = if late {
+            (ErrorKind::Timeout, DEADLINE_PASSED)
+        } else {
+            (ErrorKind::Canceled, "canceled")
+        };
         let error = Error::new(kind, what).with_op(self.inner.op);
         self.complete(Err(error));
     }
 }
-
-const LATE: &str = "the deadline passed";
 
 impl<T> SharedReply<T> {
     fn complete(&self, answer: Result<T, Error>) -> bool {
@@ -111,7 +113,7 @@ impl<T: Send> Expire for SharedReply<T> {
             return Some(self.deadline);
         }
         // Does nothing if the worker was first: whichever takes the completer sends.
-        self.complete(Err(Error::new(ErrorKind::Timeout, LATE).with_op(self.op)));
+        self.complete(Err(Error::new(ErrorKind::Timeout, DEADLINE_PASSED).with_op(self.op)));
         None
     }
 }

@@ -27,6 +27,7 @@ use crate::deferred::Deferred;
 use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
+mod chunk_weight;
 mod classify;
 mod ghost_sample;
 mod guard;
@@ -39,14 +40,15 @@ mod shadow;
 mod tree;
 mod victim;
 
+use chunk_weight::Weight;
 use ghost_sample::{Ghost, ReuseHistory};
 use guard::Guard;
 use node::{CHILDREN_MAX, LIST_STRIDE, TreeNode};
 use retention_deadlines::Retained;
-use reuse_class::{ENDED, LastRequest, RETAINED, ReuseClass, Weight, hinted};
+use reuse_class::{ENDED, LastRequest, RETAINED, ReuseClass, hinted};
 use reuse_model::ReuseModel;
 
-const LISTS: usize = LIST_STRIDE * reuse_class::WEIGHTS;
+const LISTS: usize = LIST_STRIDE * chunk_weight::WEIGHTS;
 
 /// The assumed chunks of a request before any was observed.
 const REQUEST_CHUNKS: f32 = 16.0;
@@ -293,7 +295,7 @@ impl Policy for KvPolicy {
         self.unlink(slot);
         // Priority 0 keeps the weight that cost and bytes gave.
         if hint.priority != 0 {
-            self.nodes[slot].set_weight(reuse_class::prior(hint.priority));
+            self.nodes[slot].set_weight(chunk_weight::of_priority(hint.priority));
         }
         // The stamp stays, so a hint may put a slot out of the order of its list. It is evicted a
         // little late or early then.

@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::DEVICES_MAX;
 use crate::cuda_error::{INVALID_CONTEXT, OK};
 use crate::faults::number;
 
 /// The number of devices; the default is 1.
 pub const DEVICES: &str = "FAKEGPU_DEVICES";
 
-const DEVICES_MAX: usize = 16;
 /// The handle of a context is this plus the number of its device.
 pub const CONTEXT: usize = 0xc000;
 

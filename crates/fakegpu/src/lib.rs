@@ -26,3 +26,6 @@ mod streams;
 
 pub use child::{Fakes, Report};
 pub use held_streams::HeldStreams;
+
+/// The most devices.
+const DEVICES_MAX: usize = 16;

@@ -14,8 +14,8 @@ mod checksum;
 mod config;
 mod cufile;
 mod diagnose;
+mod incompressible_bytes;
 mod mover;
-mod random;
 mod tier;
 
 pub use bench::{BenchConfig, Throughput, measure};

@@ -17,8 +17,8 @@ mod gil;
 mod holds;
 mod key_name;
 mod listing;
+mod lmcache_native_plugin;
 mod log;
-mod native_plugin;
 mod open;
 mod open_store;
 mod ops;
@@ -43,7 +43,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .py()
         .import("atexit")?
         .call_method1("register", (wrap_pyfunction!(gil::finalizing, module)?,))?;
-    module.add_class::<native_plugin::Connector>()?;
+    module.add_class::<lmcache_native_plugin::Connector>()?;
     module.add_class::<py_tiers::Tiers>()?;
     module.add_class::<py_queue::Queue>()?;
     module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;

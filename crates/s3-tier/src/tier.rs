@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
 use crate::ops::admission_order::AdmissionOrder;
-use crate::ops::shared_index::{SaveBatch, eviction_hint};
+use crate::ops::save_batch::{SaveBatch, eviction_hint};
 use crate::ops::{evict, load, lookup, remove, save};
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};

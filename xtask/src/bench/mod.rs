@@ -3,8 +3,8 @@
 mod adapter_plan;
 mod file;
 mod lmcache;
-mod object_store;
 mod s3;
+mod test_s3_server;
 mod vllm;
 
 use anyhow::{Result, bail};

@@ -3,9 +3,9 @@
 mod avoided_words;
 mod crate_docs;
 mod exceptions;
-mod file_names;
 mod functions;
 mod links;
+mod names_in_documents;
 mod sentences;
 mod sizes;
 pub mod source;
@@ -133,7 +133,7 @@ fn check(packages: &[Package], tree: &Tree, sources: &[Source]) -> Vec<Problem> 
     problems.extend(unfinished::check_texts(tree));
     problems.extend(avoided_words::check(tree));
     problems.extend(links::check(tree));
-    problems.extend(file_names::check(tree));
+    problems.extend(names_in_documents::check(tree));
     problems.extend(sentences::check(tree));
     problems.extend(crate_docs::check(packages, tree));
     problems

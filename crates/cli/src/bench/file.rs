@@ -1,8 +1,8 @@
 //! `kvtier bench file`: the file tier in a directory.
 
 mod chunk_ops;
+mod fill_case;
 mod measure;
-mod prior_state;
 mod space_needed;
 
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use kvtier::file::EngineKind;
 use serde_json::Value;
 
 use self::chunk_ops::ChunkOp;
+use self::fill_case::Case;
 use self::measure::Stage;
-use self::prior_state::Case;
 use self::space_needed::Need;
 use crate::BadInput;
 use crate::json::json;

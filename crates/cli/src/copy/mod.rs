@@ -12,7 +12,7 @@ mod target;
 mod to_bucket;
 mod to_directory;
 mod unverified;
-mod upgrade_in_place;
+mod upgrade_dir_format;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -45,7 +45,7 @@ pub enum CopyMode {
 pub fn migrate(args: MigrateArgs) -> Result<bool> {
     match args.migration()? {
         Migration::Copy(args) => run(&args, CopyMode::Migrate),
-        Migration::Upgrade(args) => upgrade_in_place::run(&args).map(|()| true),
+        Migration::Upgrade(args) => upgrade_dir_format::run(&args).map(|()| true),
     }
 }
 

@@ -1,13 +1,13 @@
 //! `kvtier replay`: the main job.
 
 mod block_keys;
+mod block_on;
 mod block_size;
 mod content;
 pub mod peer;
 mod report;
 mod run;
 mod timed_tier;
-mod wait;
 mod workdir;
 
 use std::path::PathBuf;

@@ -13,8 +13,8 @@ use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 
 use super::block_keys::Keys;
+use super::block_on::{BATCH_MAX, block_on};
 use super::content;
-use super::wait::{BATCH_MAX, wait};
 
 /// What a peer process is started with.
 #[derive(clap::Args)]

@@ -11,10 +11,10 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
 use super::block_keys::Keys;
+use super::block_on::{BATCH_MAX, block_on};
 use super::content;
 use super::peer::Peer;
 use super::timed_tier::{self, TierStats};
-use super::wait::{BATCH_MAX, wait};
 use crate::BadInput;
 use crate::interrupt::Interrupted;
 use crate::trace::Request;

@@ -3,7 +3,7 @@
 use kvtier::evict::{Policy, PolicyKind, SlotInfo};
 
 use super::blocks::Blocks;
-use super::hints::Hints;
+use super::caller_hints::Hints;
 
 const NOWHERE: u32 = u32::MAX;
 

@@ -2,7 +2,7 @@
 
 mod blocks;
 mod cache;
-mod hints;
+mod caller_hints;
 mod optimum;
 mod plot;
 mod report;
@@ -15,7 +15,7 @@ use kvtier::evict::PolicyKind;
 
 use self::blocks::Blocks;
 use self::cache::{Hits, SimTier};
-use self::hints::{Given, Hints};
+use self::caller_hints::{Given, Hints};
 use crate::BadInput;
 
 /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the

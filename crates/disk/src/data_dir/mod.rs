@@ -20,9 +20,9 @@ mod open;
 mod process_identity;
 mod publish_by_rename;
 pub mod quarantine;
+mod recreate_deleted;
 mod registration_lock;
 pub mod repair;
-mod restore;
 mod scratch;
 mod shards;
 mod staging;
@@ -43,10 +43,10 @@ pub use internal_files::open_rw;
 pub use liveness::live_names;
 pub use manifest::Manifest;
 pub use process_identity::Process;
+pub use recreate_deleted::Recovered;
 pub use registration_lock::{
     OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX, lock_registration_within, lock_within,
 };
-pub use restore::Recovered;
 pub use scratch::Scratch;
 pub use staging::{RemovedStale, StagingDir, draft_name};
 pub use upgrade::Upgrade;

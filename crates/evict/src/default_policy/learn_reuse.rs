@@ -9,6 +9,11 @@ use super::{EvictedChunk, KvPolicy};
 /// The most slots scanned at a time, and the most buckets of ghosts.
 const STRIPE: usize = 1 << 15;
 
+/// The model is updated after as many uses as one in this many of the chunks,
+const UPDATE_SHARE: usize = 8;
+/// but not more often than after this many uses.
+const UPDATE_USES_MIN: usize = 4096;
+
 impl KvPolicy {
     /// Moves the deferred evictions into the table, before the table is read. Whether a tag is in
     /// the sample was checked when it was pushed.
@@ -55,6 +60,14 @@ impl KvPolicy {
         }
         self.flush_ghosts();
         self.history.take(tag)
+    }
+
+    /// Updates the model after enough uses.
+    pub(super) fn learn_if_due(&mut self) {
+        let period = (self.nodes.len() / UPDATE_SHARE).max(UPDATE_USES_MIN) as u32;
+        if self.age(self.learnt_at) >= period {
+            self.learn();
+        }
     }
 
     /// Scans a part of the watched chunks, and updates the model.

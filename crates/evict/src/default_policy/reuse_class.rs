@@ -14,8 +14,6 @@ pub(crate) const TAIL: ReuseClass =
 pub(crate) const ENDED: ReuseClass = ReuseClass::hint(30);
 /// The class of chunks that are kept until a time: evicted only after all others.
 pub(crate) const RETAINED: ReuseClass = ReuseClass::hint(31);
-/// How many weights there are.
-pub(crate) const WEIGHTS: usize = 4;
 
 // The bits of a class, from the lowest: the last request or the number of a hint 5, hits 3, whether
 // hinted 1.
@@ -129,52 +127,6 @@ pub(crate) fn hinted(ms: u64) -> ReuseClass {
     // 29 octaves, numbered below the classes `TAIL`, `ENDED` and `RETAINED`.
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 28);
     ReuseClass::hint((octave - 9) as u16)
-}
-
-/// How much the return of a chunk saves per byte that it occupies, relative to the average.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weight {
-    /// The average cost for a byte, learnt.
-    average: f64,
-}
-
-impl Weight {
-    /// The weight of a chunk of this cost and these bytes.
-    pub fn of(&mut self, cost: u32, bytes: u64) -> usize {
-        if cost == 0 || bytes == 0 {
-            return AVERAGE;
-        }
-        let ratio = f64::from(cost) / bytes as f64;
-        // The first chunk with a cost is the average.
-        if self.average == 0.0 {
-            self.average = ratio;
-        }
-        self.average += (ratio - self.average) / 1024.0;
-        // Small differences do not count: every weight has lists of its own.
-        match ratio / self.average {
-            more if more > 1.5 => AVERAGE + 1,
-            less if less < 0.67 => AVERAGE - 1,
-            _ => AVERAGE,
-        }
-    }
-}
-
-/// The weight of a chunk of this priority.
-pub(crate) fn prior(priority: i8) -> usize {
-    match priority {
-        ..0 => AVERAGE - 1,
-        0 => AVERAGE,
-        1 => AVERAGE + 1,
-        _ => AVERAGE + 2,
-    }
-}
-
-/// The weight of a chunk like most.
-pub(crate) const AVERAGE: usize = 1;
-
-/// What a weight multiplies.
-pub(crate) fn factor(weight: usize) -> f32 {
-    [0.5, 1.0, 2.0, 4.0][weight]
 }
 
 #[cfg(test)]

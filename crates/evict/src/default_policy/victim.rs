@@ -2,24 +2,18 @@
 //! if no chunk in the cache comes after it. A slot that has children is parked.
 
 use super::KvPolicy;
+use super::chunk_weight;
 use super::node::{CHILDREN_MAX, LIST_STRIDE};
-use super::reuse_class::{self, RETAINED};
+use super::reuse_class::RETAINED;
 use crate::slots::NIL;
 
-/// The model is updated after as many uses as one in this many of the chunks,
-const UPDATE_SHARE: usize = 8;
-/// but not more often than after this many uses.
-const UPDATE_USES_MIN: usize = 4096;
 /// One victim per this many chunks is taken without a new search for the cheapest list.
 const CHEAP_SHARE: usize = 1 << 16;
 
 impl KvPolicy {
     /// The next victim, found among the leaves; the first parked slot where all leaves are pinned.
     pub(super) fn find_victim(&mut self) -> Option<u32> {
-        let period = (self.nodes.len() / UPDATE_SHARE).max(UPDATE_USES_MIN) as u32;
-        if self.age(self.learnt_at) >= period {
-            self.learn();
-        }
+        self.learn_if_due();
         while let Some(at) = self.cheap() {
             let slot = self.lists[at].coldest;
             // A count at its maximum never falls again: such a slot is evicted in its turn all the
@@ -41,7 +35,7 @@ impl KvPolicy {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
         let worth = self.returns.hit_density(node.class().index(), age)
-            * reuse_class::factor(node.weight());
+            * chunk_weight::factor(node.weight());
         // The bits of floats that are not negative are in the order of the floats, and their
         // highest is free.
         u64::from(node.class().is(RETAINED)) << 63
@@ -76,7 +70,7 @@ impl KvPolicy {
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
                 let kept = class as u8 == RETAINED.index();
                 let worth = self.returns.hit_density(class as u8, self.age(stamp))
-                    * reuse_class::factor(weight);
+                    * chunk_weight::factor(weight);
                 // Retained slots last, then the lowest density, then the oldest. No density is NaN,
                 // so any two can be compared.
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);

@@ -12,7 +12,7 @@ use kvtier_uring::{Engine, EngineConfig, Finished, Job, Part};
 
 use super::{Bench, Speed, Stopwatch, Throughput};
 use crate::checksum::{ChecksumRange, Crc32cKernel, RANGE_BYTES_MAX, UNIT_BYTES};
-use crate::random::fill_random;
+use crate::incompressible_bytes::fill_random;
 
 /// Requests to the disk in flight.
 const INFLIGHT: usize = 16;

@@ -12,7 +12,7 @@ use kvtier_mem::cuda::{Gpu, GpuStream};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::random::fill_random;
+use crate::incompressible_bytes::fill_random;
 use crate::{CufileMode, GdsConfig};
 
 /// Chunks in flight.

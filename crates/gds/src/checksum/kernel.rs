@@ -7,7 +7,7 @@ use kvtier_core::key::BlockSums;
 use kvtier_mem::cuda::{Gpu, GpuKernel, GpuStream};
 use kvtier_mem::{Arena, Lease};
 
-use crate::random::fill_random;
+use crate::incompressible_bytes::fill_random;
 
 /// Bytes that one thread of the kernel checksums.
 pub const UNIT_BYTES: usize = 2048;

@@ -20,10 +20,10 @@ use super::completion_guards::TransferCompletion;
 use super::counters::add;
 use super::cufile_load::CufileProgress;
 use super::executor::GpuExecutor;
-use super::host_reads::{HostReads, take_host_parts};
-use super::io_jobs::{io_error, submit};
+use super::host_part_reads::{HostReads, take_host_parts};
 use super::load_parts::{CopyPiece, GpuLoad, PAGE, Verifiers};
 use super::pinned_memory::PinnedMemory;
+use super::transfer_to_job::{io_error, submit};
 
 /// A piece that is read into a pinned buffer.
 struct PieceRead {

@@ -4,12 +4,12 @@ mod completion_guards;
 mod counters;
 mod cufile_load;
 mod executor;
-mod host_reads;
-mod io_jobs;
+mod host_part_reads;
 mod load;
 mod load_parts;
 mod pinned_memory;
 mod save_staging;
+mod transfer_to_job;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,9 +24,9 @@ use self::completion_guards::{FetchCompletion, TransferCompletion, closed_error}
 use self::counters::GdsCounters;
 use self::cufile_load::CufileLoader;
 use self::executor::GpuExecutor;
-use self::io_jobs::{io_error, to_job, to_transfer};
 use self::pinned_memory::PinnedMemory;
 use self::save_staging::StagedSave;
+use self::transfer_to_job::{io_error, to_job, to_transfer};
 use crate::config::{CufileMode, GdsConfig};
 
 /// The mover of the GPU tier.

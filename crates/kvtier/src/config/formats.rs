@@ -6,8 +6,9 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 
 use super::lmcache::{Adapter, Dialect, Inputs, LmcacheConfig, SettingEffect, SettingSource};
+use super::secrets::is_secret;
 use super::settings::{self, Role, Section};
-use super::value::{Value, is_secret};
+use super::value::Value;
 use super::{Config, native, yaml};
 
 /// The form of a configuration.

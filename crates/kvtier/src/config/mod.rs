@@ -17,8 +17,9 @@ pub mod lmcache;
 mod lmcache_mode;
 mod native;
 mod open;
-mod open_tiers;
+mod running_tiers;
 mod s3;
+mod secrets;
 pub mod settings;
 #[cfg(feature = "file")]
 mod shape_source;
@@ -36,7 +37,7 @@ pub use gds::{GdsSpec, GpuSpec};
 pub use key_listing::KeyListing;
 pub use lmcache::{Adapter, Field};
 pub use lmcache_mode::LmcacheMode;
-pub use open_tiers::OpenTiers;
+pub use running_tiers::OpenTiers;
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
 #[cfg(feature = "file")]

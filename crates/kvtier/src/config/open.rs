@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Tier};
 
-use super::open_tiers::OpenTiers;
+use super::running_tiers::OpenTiers;
 use super::{Config, TierSpec};
 use crate::metrics::{Metered, MonitoredTier};
 use crate::{HostConfig, HostTier, Stack, StackConfig, TierRule};

@@ -2,20 +2,20 @@
 //! Prometheus text, through a small HTTP server, and through the `metrics` facade.
 
 mod document;
-mod latency_meter;
+mod exported_tier;
+mod metered_tier;
 #[cfg(feature = "metrics")]
 mod metrics_facade;
-mod monitored_tier;
 mod prices;
 mod prometheus;
 mod server;
 mod table;
 
 pub use document::markdown;
-pub use latency_meter::{LatencyHistogram, Meter, Metered};
+pub use exported_tier::MonitoredTier;
+pub use metered_tier::{LatencyHistogram, Meter, Metered};
 #[cfg(feature = "metrics")]
 pub use metrics_facade::record;
-pub use monitored_tier::MonitoredTier;
 pub use prices::Prices;
 pub use prometheus::{Sample, prometheus, prometheus_name, samples, tenant_label};
 pub use server::MetricsServer;

@@ -3,8 +3,14 @@ use std::time::Duration;
 
 use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
-use super::placement::LEVELS_MAX;
-use super::tier_rules::{TierRule, Write};
+use super::write_and_promote_rules::{TierRule, Write};
+
+/// The most tiers of a stack: the bits of a [`TierSet`](super::placement::TierSet).
+pub const LEVELS_MAX: usize = 16;
+/// The most ops of a stack in flight.
+pub const OPS_MAX: u32 = 1024;
+/// The most bytes of a stack in flight.
+pub const BYTES_MAX: u64 = 4 << 30;
 
 /// The settings of a stack: its tiers, fastest first, and their rules.
 ///

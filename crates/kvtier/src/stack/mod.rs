@@ -27,7 +27,7 @@ mod save;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod single_flight;
-mod tier_rules;
+mod write_and_promote_rules;
 mod write_back;
 
 use std::future::Future;
@@ -43,19 +43,15 @@ use kvtier_core::{
 
 use crate::metrics::StackCounters;
 pub use config::StackConfig;
+use config::{BYTES_MAX, OPS_MAX};
 use dirty_bytes::DirtyBytes;
 use executor::{Executor, Spawner};
 use hit_counter::HitCounter;
 use holds::{Rest, StackHolds};
 use latency_model::LatencyModel;
 use single_flight::SingleFlight;
-pub use tier_rules::{Admit, TierRule, Write};
+pub use write_and_promote_rules::{Admit, TierRule, Write};
 use write_back::Spiller;
-
-/// The most ops of a stack in flight.
-const OPS_MAX: u32 = 1024;
-/// The most bytes of a stack in flight.
-const BYTES_MAX: u64 = 4 << 30;
 
 /// Several tiers that act as one; the first is the fastest.
 ///

@@ -1,9 +1,7 @@
 //! Decides, without I/O, which tiers get a chunk that is saved or found.
 
-use super::tier_rules::{Admit, TierRule, Write};
-
-/// The most tiers of a stack.
-pub const LEVELS_MAX: usize = 16;
+use super::config::LEVELS_MAX;
+use super::write_and_promote_rules::{Admit, TierRule, Write};
 
 /// A set of tiers of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

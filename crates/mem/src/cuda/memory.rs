@@ -1,7 +1,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::{Gpu, GpuEvent, pieces};
+use super::pinned_pieces::pieces;
+use super::{Gpu, GpuEvent};
 use crate::alloc::PAGE;
 use crate::backing::HostMemory;
 use crate::{ArenaConfig, Error, ErrorKind, Lease, Place};

@@ -2,7 +2,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::api::NOT_READY;
-use super::{Gpu, GpuEvent, pieces};
+use super::pinned_pieces::pieces;
+use super::{Gpu, GpuEvent};
 use crate::{Error, ErrorKind, Lease, View};
 
 /// Does not wait for what others do on the default stream.

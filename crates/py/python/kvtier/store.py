@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional, Union
 
-from . import _cuda, _native, errors, keys as _keys
+from . import _gpu_tensor, _native, errors, keys as _keys
 from ._aio import AsyncQueue, BatchResult
 from ._shapes import Group, Shape, by_shape
 from ._status import WithStatus
@@ -185,7 +185,7 @@ def _of_tensor(tensor: Any) -> Any:
     if not tensor.is_contiguous():
         raise errors.Invalid("a tensor that is not contiguous; pass one that is")
     if tensor.device.type == "cuda":
-        return _cuda.Tensor(tensor)
+        return _gpu_tensor.Tensor(tensor)
     import torch
 
     return tensor.detach().view(-1).view(torch.uint8).numpy()

@@ -32,7 +32,9 @@ use tokio::time::Instant;
 
 use crate::background::peer_journals::merge;
 use crate::background::peer_journals::merge::JournalMerger;
-use crate::background::{election, listing, own_objects, snapshot, tenant_key, unfinished_uploads};
+use crate::background::{
+    agree_on_tenant_key, election, listing, own_objects, snapshot, unfinished_uploads,
+};
 use crate::state::counters::add;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
@@ -394,7 +396,8 @@ impl Maintenance {
             record(&shared, "snapshot", self.snapshot().await);
         }
         if leads && shared.node.may_name_tenants.load(Ordering::Relaxed) {
-            let removed = record(&shared, "tenants", tenant_key::remove_names(&shared).await);
+            let removed =
+                record(&shared, "tenants", agree_on_tenant_key::remove_names(&shared).await);
             shared.node.may_name_tenants.store(!removed, Ordering::Relaxed);
         }
     }

@@ -2,6 +2,7 @@
 //! of the index makes a start fast, journals of all nodes keep the order of use, and a lease decides
 //! which node evicts. The bucket's settings (versions, rules, unfinished uploads) are checked too.
 
+pub mod agree_on_tenant_key;
 pub mod conditional_puts;
 pub mod election;
 pub mod epoch_object;
@@ -13,7 +14,6 @@ pub mod plausible_epochs;
 pub mod reconcile;
 pub mod snapshot;
 pub mod snapshot_manifest;
-pub mod tenant_key;
 pub mod unfinished_uploads;
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::state::shared::Shared;
 pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     runtime.spawn(maintenance::run(Arc::clone(shared)));
     runtime.spawn(maintenance::rescan(Arc::clone(shared)));
-    runtime.spawn(tenant_key::run(Arc::clone(shared)));
+    runtime.spawn(agree_on_tenant_key::run(Arc::clone(shared)));
     if shared.node.capped && shared.node.config.evictor == Evictor::Lease {
         runtime.spawn(election::compete(Arc::clone(shared)));
     }

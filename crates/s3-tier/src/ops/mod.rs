@@ -8,4 +8,4 @@ pub mod metadata;
 pub mod remove;
 pub mod reserve;
 pub mod save;
-pub mod shared_index;
+pub mod save_batch;

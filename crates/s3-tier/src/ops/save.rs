@@ -22,7 +22,7 @@ use crate::ops::load::{ObjectState, ReadObject, classify};
 use crate::ops::lookup::head;
 use crate::ops::metadata;
 use crate::ops::reserve::{SpaceReservation, reserve};
-use crate::ops::shared_index::PendingChunk;
+use crate::ops::save_batch::PendingChunk;
 use crate::state::counters::add;
 use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{ObjectName, Shared, enter};

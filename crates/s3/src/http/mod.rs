@@ -12,7 +12,7 @@ mod receive_low_water;
 mod response_head;
 mod stall_timeout;
 mod stream;
-mod surveyed_connection;
+mod survey_result;
 mod target;
 mod tls;
 mod transport;
@@ -25,7 +25,7 @@ pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use h2::StreamEnd;
 pub use pool::{ConnectionPool, Opened};
 pub use response_head::{BodyFraming, ResponseHead, digits};
-pub use surveyed_connection::{Connection, Secured};
+pub use survey_result::{Connection, Secured};
 pub use target::Target;
 pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]

@@ -11,8 +11,8 @@ use crate::request::Request;
 use crate::retry::{RequestKind, RetryState};
 use crate::time_formats::http_date;
 
-use super::head_probe::{HeadProbe, is_unexplained};
 use super::is_missing;
+use super::why_head_refused::{HeadProbe, is_unexplained};
 
 /// The metadata of an object, from the response to a GET or HEAD.
 #[derive(Clone, Debug)]

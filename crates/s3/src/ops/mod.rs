@@ -7,7 +7,6 @@ mod delete;
 mod get;
 mod get_check;
 mod head;
-mod head_probe;
 mod list;
 mod list_cycles;
 mod multipart;
@@ -15,6 +14,7 @@ mod put;
 mod put_get_bytes;
 mod ranges;
 pub mod refusable_question;
+mod why_head_refused;
 
 #[cfg(any(fuzzing, clippy))]
 pub use bucket_settings::fuzz_settings;
@@ -23,11 +23,11 @@ pub use concurrent::try_for_each_concurrent;
 pub use delete::DeleteError;
 pub use get::Get;
 pub use head::Object;
-pub use head_probe::LastProbe;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use list_cycles::Listings;
 pub use multipart::Multipart;
 pub use put::{Put, Stored};
+pub use why_head_refused::LastProbe;
 
 use crate::error::{Error, ErrorKind};
 

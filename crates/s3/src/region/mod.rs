@@ -2,7 +2,7 @@
 
 mod destinations;
 mod named_region;
-mod recheck;
+mod periodic_recheck;
 
 pub use destinations::{Destination, Destinations};
 pub use named_region::named_region;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use self::table::Samples;
 use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
 use super::file::MEASURE;
-use super::object_store::ObjectStore;
+use super::test_s3_server::ObjectStore;
 use crate::args::Args;
 use crate::sh::Cmd;
 use crate::{venv, versions, vllm_venv, wheel};

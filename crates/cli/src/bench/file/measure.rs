@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::Plan;
 use super::chunk_ops::{CellPlan, ChunkOp, each, put};
-use super::prior_state::Case;
+use super::fill_case::Case;
 use super::space_needed::Need;
 use crate::BadInput;
 use crate::bench::cold_memory::ColdMemory;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use kvtier::byte_size::format;
 
 use super::Plan;
-use super::prior_state::Case;
+use super::fill_case::Case;
 use crate::BadInput;
 
 /// What the cells of one size and concurrency need of the directory.

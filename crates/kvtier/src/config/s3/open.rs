@@ -6,7 +6,7 @@ use kvtier_s3::{BucketAddress, Config, Credentials, Endpoint, RootCerts};
 use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::spec::S3Spec;
-use crate::config::value::mask_address;
+use crate::config::secrets::mask_address;
 
 impl S3Spec {
     /// The endpoint that it means, with what the environment says where it says nothing itself

@@ -1,9 +1,10 @@
 //! The fields of one object, checked against the table.
 
 use crate::config::common_values::size;
+use crate::config::secrets::is_secret;
 use crate::config::settings::{Setting, ValueKind};
 use crate::config::suggest;
-use crate::config::value::{Value, is_secret};
+use crate::config::value::Value;
 
 /// A field, checked.
 #[derive(Clone, Debug)]

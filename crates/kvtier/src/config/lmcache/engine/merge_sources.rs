@@ -6,8 +6,9 @@ use super::convert_values::{convert, why_suspicious};
 use super::effective_settings::{EffectiveSetting, LmcacheConfig, SettingSource};
 use super::python::{self, Misfit};
 use super::{Inputs, check, plugins, storage_backend_form, unknown};
+use crate::config::secrets::is_secret;
 use crate::config::settings::{self, Role, Setting, ValueKind};
-use crate::config::value::{Value, is_secret};
+use crate::config::value::Value;
 use crate::config::yaml;
 
 /// What becomes of a value that does not fit.

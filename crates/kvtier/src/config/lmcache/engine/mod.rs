@@ -5,6 +5,8 @@ mod convert_values;
 mod effective_settings;
 mod file_tier;
 mod inputs;
+#[cfg(feature = "gds")]
+mod is_on_weka;
 mod merge_sources;
 mod plan_tiers;
 mod plugins;
@@ -14,8 +16,6 @@ mod remote;
 mod setting_effects;
 mod storage_backend_form;
 mod unknown;
-#[cfg(feature = "gds")]
-mod weka_mount;
 
 pub use effective_settings::{EffectiveSetting, LmcacheConfig, Note, SettingSource};
 pub use inputs::Inputs;

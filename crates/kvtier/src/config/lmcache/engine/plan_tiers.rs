@@ -150,7 +150,7 @@ impl LmcacheConfig {
         }
         spec.file.policy = Some(self.policy()?);
         // LMCache writes other file names on WekaFS, so the layout depends on the mount.
-        let weka = super::weka_mount::is_on_weka(&spec.file.path);
+        let weka = super::is_on_weka::is_on_weka(&spec.file.path);
         spec.file.layout = Some(if weka {
             kvtier_gds::Layout::LmcacheGdsWeka
         } else {

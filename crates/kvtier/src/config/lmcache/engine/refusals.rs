@@ -1,4 +1,5 @@
-//! Settings of LMCache that kvtier refuses, and the errors that name them.
+//! Settings of LMCache that kvtier refuses. Which ones, and what the error says of each, is in the
+//! table `config/settings/lmcache_engine.rs`.
 
 use kvtier_core::{Error, ErrorKind};
 

@@ -6,8 +6,9 @@ use super::effective_settings::LmcacheConfig;
 use super::{file_tier, python};
 use crate::config::TierSpec;
 use crate::config::lmcache::{Adapter, Dialect};
+use crate::config::secrets::mask_url;
 use crate::config::settings::{ValueKind, of_bucket_url};
-use crate::config::value::{Value, mask_url};
+use crate::config::value::Value;
 
 /// The tier of `remote_url`, if there is one.
 pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {

@@ -2,8 +2,9 @@
 
 use super::effective_settings::{LmcacheConfig, SettingSource};
 use super::plugins;
+use crate::config::secrets::is_secret;
 use crate::config::settings::{self, Role};
-use crate::config::value::{Value, is_secret};
+use crate::config::value::Value;
 
 /// The effect of a setting.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use kvtier_core::{Error, Ticket};
 use kvtier_disk::Part;
 use kvtier_uring::{Engine, Finished, Job};
 
-use super::io_jobs::{from_engine_part, io_error, submit, to_engine_part};
+use super::transfer_to_job::{from_engine_part, io_error, submit, to_engine_part};
 
 /// A part of a transfer into host memory, with its index.
 pub struct HostPart {

@@ -1,0 +1,50 @@
+//! The weight of a chunk: what its priority, or its cost for a byte, multiplies its worth by.
+
+/// How many weights there are.
+pub(crate) const WEIGHTS: usize = 4;
+
+/// How much the return of a chunk saves per byte that it occupies, relative to the average.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weight {
+    /// The average cost for a byte, learnt.
+    average: f64,
+}
+
+impl Weight {
+    /// The weight of a chunk of this cost and these bytes.
+    pub fn of(&mut self, cost: u32, bytes: u64) -> usize {
+        if cost == 0 || bytes == 0 {
+            return AVERAGE;
+        }
+        let ratio = f64::from(cost) / bytes as f64;
+        // The first chunk with a cost is the average.
+        if self.average == 0.0 {
+            self.average = ratio;
+        }
+        self.average += (ratio - self.average) / 1024.0;
+        // Small differences do not count: every weight has lists of its own.
+        match ratio / self.average {
+            more if more > 1.5 => AVERAGE + 1,
+            less if less < 0.67 => AVERAGE - 1,
+            _ => AVERAGE,
+        }
+    }
+}
+
+/// The weight of a chunk of this priority.
+pub(crate) fn of_priority(priority: i8) -> usize {
+    match priority {
+        ..0 => AVERAGE - 1,
+        0 => AVERAGE,
+        1 => AVERAGE + 1,
+        _ => AVERAGE + 2,
+    }
+}
+
+/// The weight of a chunk like most.
+pub(crate) const AVERAGE: usize = 1;
+
+/// What a weight multiplies.
+pub(crate) fn factor(weight: usize) -> f32 {
+    [0.5, 1.0, 2.0, 4.0][weight]
+}
