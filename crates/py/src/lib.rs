@@ -34,7 +34,7 @@ mod wait;
 
 use pyo3::prelude::*;
 
-/// Storage tiers for the KV cache, for vLLM, LMCache and Python programs.
+/// Storage tiers for the KV cache, for vLLM, SGLang, LMCache and Python programs.
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -53,5 +53,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<region::Range>()?;
     module.add_class::<engine::EngineTiers>()?;
     module.add_class::<engine::EngineRequest>()?;
+    module.add_class::<engine::EnginePool>()?;
     module.add_class::<listing::Listing>()
 }

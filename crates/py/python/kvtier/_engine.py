@@ -3,7 +3,7 @@
 import difflib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from . import _log, _native
@@ -39,34 +39,61 @@ def positive(where: str, name: str, value: Any) -> float:
     return float(value)
 
 
-class Core:
-    """Open tiers, the engine's memory and its jobs. One thread at a time calls it."""
+def version_numbers(version: str, count: int) -> tuple[int, ...]:
+    """The first numbers of a version, fewer if it has no more."""
+    numbers = []
+    for part in version.split(".")[:count]:
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
 
-    def __init__(self, where: str, tiers: Any, config: Any, timeout_seconds: float) -> None:
+
+def check_version(engine: str, version: str, supported: Sequence[tuple[int, ...]], document: str) -> None:
+    """Checks the version of an engine.
+
+    :raises ImportError: for one that is not supported, with the remedy.
+    """
+    if version_numbers(version, len(supported[0])) in supported:
+        return
+    names = " and ".join(".".join(map(str, one)) for one in supported)
+    raise ImportError(
+        f"kvtier {_native.__version__} supports {engine} {names}, and this is {engine} {version}, whose interface for tiers may differ: install "
+        f"one of these, or a kvtier that names this version in {document}"
+    )
+
+
+class Core:
+    """Open tiers, the engine's memory and its jobs. vLLM's scheduler calls it, one thread at a time; SGLang's threads call the native pools."""
+
+    def __init__(
+        self, where: str, tiers: Any, config: Any, timeout_seconds: float, metrics: Optional[str] = None
+    ) -> None:
         if (tiers is None) == (config is None):
             raise ValueError(
                 f'{where}: give either tiers, such as [{{"type": "file", "path": "/mnt/nvme/kv", "bytes": "500GiB"}}], or config, '
                 "the path of a configuration file"
             )
         try:
-            self.native = _native.EngineTiers({"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds)
+            self.native = _native.EngineTiers({"tiers": tiers, "config": config}, timeout_seconds=timeout_seconds, metrics=metrics)
         except (ValueError, OSError) as e:
             raise type(e)(f"{where}: {e}") from e
         # For status and metrics, until `close`.
         self.tiers: Optional[_native.Tiers] = self.native.tiers()
         self.name = self.tiers.name
         self.timeout_seconds = timeout_seconds
-        self._region: Optional[_native.Region] = None
+        self._regions: list[_native.Region] = []
         self._is_closed = False
         self._last_log = 0.0
         self._suppressed = 0
         self._logged: set[str] = set()
 
     def register(self, memory: Any) -> None:
-        """Registers the memory of all jobs, which stays exported until ``close``."""
-        self._region = _native.Region(memory)
-        for outcome in self.native.register(self._region):
-            _log.logger.info("registered %.1f GiB: %s", len(self._region) / 2**30, outcome)
+        """Registers memory of jobs, beside what was registered before. It stays exported until ``close``."""
+        region = _native.Region(memory)
+        self._regions.append(region)
+        for outcome in self.native.register(region):
+            _log.logger.info("registered %.1f GiB: %s", len(region) / 2**30, outcome)
 
     def log_failure(self, what: str, error: Optional[tuple[str, str]]) -> None:
         """Logs the error of a job, at most one line a second."""
@@ -104,6 +131,6 @@ class Core:
         self.tiers = None
         if not self.native.close():
             _log.write(logging.WARNING, "a medium does not answer: its threads end when it does")
-        if self._region is not None:
-            self._region.release()
+        for region in self._regions:
+            region.release()
         self._is_closed = True

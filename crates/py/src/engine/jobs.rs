@@ -155,6 +155,11 @@ struct ChainEnd {
 }
 
 impl ChainEnds {
+    /// The end of a chain of group 0: the chunk at this depth.
+    pub fn at(depth: u32, digest: Digest) -> Self {
+        ChainEnds(Mutex::new(HashMap::from([(0, ChainEnd { depth, digest })])))
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, ChainEnd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

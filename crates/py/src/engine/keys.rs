@@ -10,7 +10,7 @@ use kvtier::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 /// request.
 const TENANTS_MAX: usize = 4096;
 /// The bytes behind a chunk's hash that hold its KV cache group, big-endian, as vLLM packs them.
-const GROUP_BYTES: usize = 4;
+pub const GROUP_BYTES: usize = 4;
 
 /// The keys of one configuration of an engine. Whatever decides what the bytes of a chunk mean is in
 /// the digest of its namespace, so that two configurations never see each other's chunks.
@@ -96,8 +96,8 @@ impl KeySpace {
             .map_err(|e| e.to_string())?;
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = tenants.get(name).cloned().unwrap_or_else(|| {
-            // All rows of vLLM's memory have one length, so a chunk of another one is none of this
-            // engine's.
+            // All rows or pages of an engine's memory have one length, so a chunk of another one is
+            // none of this engine's.
             let all = Namespace::new(name, self.layout).with_partial(false);
             let with_bytes =
                 |ns: Namespace, group: &u32| ns.with_chunk_bytes(*group, self.chunk_bytes);
@@ -113,7 +113,7 @@ impl KeySpace {
     /// The number of chunks before the one that ends at token `end` of its request; `None` if unknown.
     pub fn depth(&self, group: u32, end: Option<u64>) -> Option<u32> {
         let tokens = *self.group_tokens.get(&group)?;
-        // Rounded up: vLLM may give a position inside of a chunk, such as that of a partial tail.
+        // Rounded up: an engine may give a position inside of a chunk, such as that of a partial tail.
         let chunks = end?.div_ceil(tokens.max(1));
         u32::try_from(chunks.checked_sub(1)?).ok()
     }

@@ -20,7 +20,7 @@
 //! [`PAUSE_MAX`]; meanwhile unknown keys are misses, which the engine computes.
 //!
 //! A chunk that could not be loaded is a miss until it is stored again, whatever the index says:
-//! the engine would ask for it again and again otherwise. At most [`FAILED_MAX`] are remembered.
+//! the engine would ask for it again and again otherwise ([`FailedChunks`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use kvtier::core::{Class, Ctx, Digest, Error, Hold, Key, LookedUp, Mode, Presence, Ticket, Tier};
 
+use super::failed_chunks::FailedChunks;
 use super::submitter::Submitter;
 use crate::open_store::Store;
 
@@ -37,7 +38,7 @@ const ANSWER_TTL_MAX: Duration = Duration::from_secs(10);
 /// The longest that a key waits for its batch.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// The longest that a batch of lookups may take; then its keys are misses.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beyond it, the longest that a thread may take to begin a batch. Later the batch counts as failed.
 const BEGIN_MAX: Duration = Duration::from_secs(1);
 /// A batch that takes longer does not keep the next one from beginning.
@@ -50,9 +51,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The most keys of one batch, and the most that wait for the next one; more are misses.
 const BATCH_MAX: usize = 1024;
 const WAITING_MAX: usize = 16 * BATCH_MAX;
-/// The most answers that are kept, and the most chunks that are misses because a load failed.
+/// The most answers that are kept.
 const ANSWERS_MAX: usize = 65_536;
-const FAILED_MAX: usize = 65_536;
 
 /// The answer for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,8 @@ pub enum Answer {
 /// The state of lookups.
 #[derive(Debug, Default)]
 pub struct Lookups {
-    failed: FailedChunks,
+    /// Chunks that are misses, whatever the index says.
+    pub failed: FailedChunks,
     waiting: WaitingKeys,
     /// The batches that were begun, the oldest first.
     batches: Vec<PendingBatch>,
@@ -200,33 +201,6 @@ impl WaitingKeys {
     }
 }
 
-/// Chunks whose load failed, with the number of their last failure.
-#[derive(Debug, Default)]
-struct FailedChunks {
-    all: HashMap<Digest, u64>,
-    /// The oldest first. A chunk that was stored since, or failed again, is there with an old
-    /// number, which means nothing.
-    order: VecDeque<(u64, Digest)>,
-    failures: u64,
-}
-
-impl FailedChunks {
-    fn insert(&mut self, digest: Digest) {
-        self.failures += 1;
-        self.all.insert(digest, self.failures);
-        self.order.push_back((self.failures, digest));
-        // The second bound is for chunks that fail and are stored in turn: each leaves an old entry
-        // in `order`.
-        while self.all.len() > FAILED_MAX || self.order.len() > 2 * FAILED_MAX {
-            let Some((number, oldest)) = self.order.pop_front() else { return };
-            // An entry with an older number is of a chunk that failed again: the newer one counts.
-            if self.all.get(&oldest) == Some(&number) {
-                self.all.remove(&oldest);
-            }
-        }
-    }
-}
-
 impl Lookups {
     /// Looks one key up.
     pub fn lookup(&mut self, tier: &dyn Tier, key: &Key) -> Answer {
@@ -248,7 +222,7 @@ impl Lookups {
     fn answer(&mut self, tier: &dyn Tier, key: &Key) -> Answer {
         // Before the index, which may still have the chunk: it was not quarantined where the medium
         // failed, and its load would fail again and again.
-        if self.failed.all.contains_key(key.digest()) {
+        if self.failed.contains(key.digest()) {
             return Answer::Miss;
         }
         match tier.lookup_in_memory(std::slice::from_ref(key)).first() {
@@ -269,9 +243,7 @@ impl Lookups {
         }
         // Misses cost a computation. Retries would make every new request wait for a medium that is
         // known to be down.
-        if self.pause.is_some_and(|pause| now < pause.until)
-            || self.waiting.all.len() >= WAITING_MAX
-        {
+        if self.is_paused(now) || self.waiting.all.len() >= WAITING_MAX {
             return Answer::Miss;
         }
         self.waiting.insert(key, now);
@@ -362,13 +334,23 @@ impl Lookups {
             answered += usize::from(found != Presence::Unknown);
             self.answer_until(key, found.is_hit(), until);
         }
-        self.counts.failures += u64::from(answered < batch.keys.len());
+        self.record_answers(answered, batch.keys.len(), now);
+    }
+
+    /// A medium answered for some of the keys that it was asked for.
+    pub fn record_answers(&mut self, answered: usize, asked: usize, now: Instant) {
+        self.counts.failures += u64::from(answered < asked);
         // One key without an answer, such as that of one slow request, says nothing of the others.
         if answered > 0 {
             self.pause = None;
         } else {
             self.fail(now);
         }
+    }
+
+    /// Whether no medium is asked now, since it failed to answer.
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.pause.is_some_and(|pause| now < pause.until)
     }
 
     /// A medium answers nothing: it is asked again after a pause.
@@ -379,16 +361,20 @@ impl Lookups {
         self.waiting.clear();
     }
 
-    /// These chunks could not be loaded or saved: they are misses until they are stored again.
-    pub fn mark_failed(&mut self, digests: impl IntoIterator<Item = Digest>) {
-        digests.into_iter().for_each(|digest| self.failed.insert(digest));
+    /// These chunks could not be loaded or saved: they are misses until they are stored again, or
+    /// until this time.
+    pub fn mark_failed(
+        &mut self,
+        digests: impl IntoIterator<Item = Digest>,
+        until: Option<Instant>,
+    ) {
+        digests.into_iter().for_each(|digest| self.failed.insert(digest, until));
     }
 
     /// These chunks were stored.
     pub fn mark_stored(&mut self, digests: impl IntoIterator<Item = Digest>) {
         for digest in digests {
-            // Its entry in `order` stays, with a number that is no longer in `all`.
-            self.failed.all.remove(&digest);
+            self.failed.remove(&digest);
             // A medium that answered before the store said that the chunk is absent.
             self.answers.remove(&digest);
         }

@@ -1,10 +1,8 @@
 //! Tiers inside an engine, for the package's adapters.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,25 +12,23 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::chunk_events::EventLog;
-use super::job_args::{ChunkName, JobArgs};
+use super::job_args::{ChunkName, RowJobArgs};
 use super::jobs::JobEnd;
 use super::keys::{EngineKey, Identity, KeySpace};
 use super::lookups::{Answer, Asker, Counts};
-use super::shared_state::{RequestState, State};
-use super::start_job::JobWork;
+use super::open_engine::{OpenEngine, OpenSlot};
+use super::py_engine_pool::{EnginePool, PoolIdentity};
+use super::shared_state::RequestState;
 use super::submitter::Submitter;
-use crate::borrow::BatchBorrow;
 use crate::buffer;
 use crate::completion_queue::CompletionQueue;
-use crate::gil::{DropWithoutGil, without_gil};
+use crate::gil::without_gil;
 use crate::open;
 use crate::open_store::Store;
 use crate::py_tiers::Tiers;
 use crate::region::Region;
 use crate::store_handle::StoreHandle;
 
-/// How often `drain` checks whether all jobs ended.
-const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
 /// How often `drain` lets signal handlers run.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest that `close` waits for the tiers' threads to end.
@@ -48,20 +44,8 @@ type PyEvent<'py> = (bool, Bound<'py, PyBytes>);
 
 /// Open tiers inside an engine, until `close`. One thread at a time calls it.
 #[pyclass(frozen, module = "kvtier._native")]
-pub struct EngineTiers(DropWithoutGil<RwLock<Option<Arc<Open>>>>);
-
-/// What `close` ends.
-struct Open {
-    // Fields are dropped in this order. The handle must be the last holder of the store, so that
-    // the tiers' threads and rings have ended when it was dropped.
-    jobs: CompletionQueue<JobEnd>,
-    /// Whether `ended` of the state has entries. Changed while the state is locked.
-    has_ended: AtomicBool,
-    submitter: Submitter,
-    asker: Asker,
-    state: Arc<Mutex<State>>,
-    handle: StoreHandle,
-}
+#[derive(Debug)]
+pub struct EngineTiers(Arc<OpenSlot>);
 
 /// One request of the engine: its tenant, its hints, and where its prefix chains end.
 #[pyclass(frozen, module = "kvtier._native")]
@@ -86,24 +70,24 @@ impl EngineTiers {
         // Tiers that prepare for such lookups begin now, and not with the first request.
         let _ = store.tier().lookup_in_memory(&[]);
         let handle = StoreHandle::new(store);
-        let has_ended = AtomicBool::new(false);
-        let open = Open { jobs, has_ended, submitter, asker, state: Arc::default(), handle };
-        Ok(EngineTiers(DropWithoutGil::new(RwLock::new(Some(Arc::new(open))))))
+        let open = OpenEngine { jobs, submitter, asker, state: Arc::default(), handle };
+        Ok(EngineTiers(Arc::new(OpenSlot::new(open))))
     }
 
     /// The tiers, for status, usage and metrics. They stay open while this object exists, even after
     /// `close`.
     fn tiers(&self) -> PyResult<Tiers> {
-        Ok(Tiers::over(self.open()?.handle.share()))
+        Ok(Tiers::over(self.0.open()?.handle.share()))
     }
 
-    /// Registers the memory of all jobs. Returns a text per tier with the outcome.
+    /// Registers memory of jobs, beside what was registered before. Returns a text per tier with the
+    /// outcome.
     fn register(&self, py: Python<'_>, region: &Bound<'_, Region>) -> PyResult<Vec<String>> {
-        let open = self.open()?;
-        // The export is kept until `close`: vLLM cannot unmap its memory under a job.
+        let open = self.0.open()?;
+        // The export is kept until `close`: the engine cannot unmap its memory under a job.
         let exported = region.get().exported()?;
         let outcome = self.tiers()?.register(py, exported.address(), exported.len())?;
-        open.state().region = Some(exported);
+        Arc::make_mut(&mut open.state().registered).add(exported);
         Ok(outcome)
     }
 
@@ -120,7 +104,7 @@ impl EngineTiers {
         let keys = KeySpace::new(Identity { model, rank, group_tokens, chunk_bytes, fields })
             .map_err(PyValueError::new_err)?;
         let digest = keys.digest().to_string();
-        self.open()?.state().keys = Some(Arc::new(keys));
+        self.0.open()?.state().keys = Some(Arc::new(keys));
         Ok(digest)
     }
 
@@ -133,7 +117,7 @@ impl EngineTiers {
         retention_seconds: Option<f64>,
     ) -> PyResult<EngineRequest> {
         let unidentified = || PyRuntimeError::new_err("the engine was not identified");
-        let keys = self.open()?.state().keys.clone().ok_or_else(unidentified)?;
+        let keys = self.0.open()?.state().keys.clone().ok_or_else(unidentified)?;
         let tenant = keys.tenant(tenant).map_err(PyValueError::new_err)?;
         let mut hint = Hint::default();
         hint.priority = priority;
@@ -146,8 +130,7 @@ impl EngineTiers {
         // To release the GIL and to take it again costs more than the lookup, so that happens only
         // where the state is in use. No thread needs the GIL to release the state, and everything
         // below answers from memory.
-        let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = open.as_deref() else { return 0 };
+        let Some(open) = self.0.get() else { return 0 };
         let free = open.state.try_lock().ok().filter(|state| !state.is_load_overdue());
         let answer = match free {
             Some(state) => open.lookup(state, name, &request.0),
@@ -165,24 +148,24 @@ impl EngineTiers {
 
     /// Asks the media for keys that need it, in the background. Returns whether one is asked.
     fn flush_lookups(&self, py: Python<'_>) -> bool {
-        let Ok(open) = self.open() else { return false };
+        let Ok(open) = self.0.open() else { return false };
         without_gil(py, || open.state().lookups.flush(&open.asker))
     }
 
     /// Counts a use of each chunk, in the background; `ends` are the positions of the chunks' ends
     /// in the request, in tokens. Where too much else is to be done, the uses are not counted.
     fn touch(&self, names: Vec<ChunkName>, ends: Vec<Option<u64>>, request: &EngineRequest) {
-        let Ok(open) = self.open() else { return };
+        let Ok(open) = self.0.open() else { return };
         let request = Arc::clone(&request.0);
         let store = open.handle.store();
         open.submitter.run_if_free(move || touch(&store, &request, &names, &ends));
     }
 
     /// Starts to save chunks from the region. Never waits.
-    fn save(&self, py: Python<'_>, job: JobArgs, request: &EngineRequest) -> PyResult<()> {
-        let open = self.open()?;
+    fn save(&self, py: Python<'_>, job: RowJobArgs, request: &EngineRequest) -> PyResult<()> {
+        let open = self.0.open()?;
         buffer::release_returned(py);
-        let work = open.work(job, request)?;
+        let work = open.row_work(job, Arc::clone(&request.0))?;
         without_gil(py, || {
             let fallback = work.fallback(false);
             open.jobs.start(fallback.end(open.submitter.future(move || work.save())))
@@ -191,10 +174,10 @@ impl EngineTiers {
     }
 
     /// Starts to load chunks into the region. Never waits.
-    fn load(&self, py: Python<'_>, job: JobArgs, request: &EngineRequest) -> PyResult<()> {
-        let open = self.open()?;
+    fn load(&self, py: Python<'_>, job: RowJobArgs, request: &EngineRequest) -> PyResult<()> {
+        let open = self.0.open()?;
         buffer::release_returned(py);
-        let work = open.work(job, request)?;
+        let work = open.row_work(job, Arc::clone(&request.0))?;
         without_gil(py, || {
             let deadline = Instant::now().checked_add(open.handle.settings.timeout);
             // Before it starts: a job that ends at once must find its entry to remove.
@@ -216,7 +199,7 @@ impl EngineTiers {
 
     /// The jobs that ended since the last call. Never waits.
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyJobEnd>> {
-        let open = self.open()?;
+        let open = self.0.open()?;
         let ended = without_gil(py, || {
             open.collect();
             let mut state = open.state();
@@ -230,14 +213,14 @@ impl EngineTiers {
     /// The number of jobs that have not ended.
     #[getter]
     fn pending(&self) -> usize {
-        self.open().map_or(0, |open| open.jobs.pending())
+        self.0.open().map_or(0, |open| open.jobs.pending())
     }
 
     /// Waits until every job ended and no medium uses the region. Returns whether that is so within
     /// the time; without one it waits for as long as it takes.
     #[pyo3(signature = (timeout_seconds=None))]
     fn drain(&self, py: Python<'_>, timeout_seconds: Option<f64>) -> PyResult<bool> {
-        let open = self.open()?;
+        let open = self.0.open()?;
         let timeout = timeout_seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -252,7 +235,7 @@ impl EngineTiers {
 
     /// From now on records what is stored and removed.
     fn record_events(&self) -> PyResult<()> {
-        let open = self.open()?;
+        let open = self.0.open()?;
         let events = Arc::new(EventLog::default());
         open.handle.tier().listen(Arc::clone(&events) as _);
         open.state().events = Some(events);
@@ -261,7 +244,7 @@ impl EngineTiers {
 
     /// The oldest events, in order, and how many were dropped.
     fn take_events<'py>(&self, py: Python<'py>) -> (Vec<PyEvent<'py>>, u64) {
-        let events = self.open().ok().and_then(|open| open.state().events.clone());
+        let events = self.0.open().ok().and_then(|open| open.state().events.clone());
         let Some(events) = events else { return (Vec::new(), 0) };
         let (events, dropped) = py.detach(|| events.take());
         let to_python = |event: super::chunk_events::ChunkEvent| {
@@ -272,7 +255,7 @@ impl EngineTiers {
 
     /// Counts of lookups by name.
     fn lookup_counts(&self) -> Vec<(&'static str, u64)> {
-        let Ok(open) = self.open() else { return Vec::new() };
+        let Ok(open) = self.0.open() else { return Vec::new() };
         let Counts { hits, misses, retries, failures } = open.state().lookups.counts;
         vec![("hit", hits), ("miss", misses), ("retry", retries), ("failure", failures)]
     }
@@ -280,15 +263,22 @@ impl EngineTiers {
     /// How many chunks were loaded, and how many were not by the name of the reason, of the jobs
     /// that `poll` has seen end.
     fn load_counts(&self) -> (u64, Vec<(&'static str, u64)>) {
-        let Ok(open) = self.open() else { return (0, Vec::new()) };
+        let Ok(open) = self.0.open() else { return (0, Vec::new()) };
         let counts = open.state().load_counts;
         (counts.hits, counts.misses().to_vec())
+    }
+
+    /// Pages of one host pool, whose bytes have the meaning that `fields` states. Each page has
+    /// `page_bytes` bytes and `page_tokens` tokens.
+    fn pool(&self, identity: PoolIdentity) -> PyResult<EnginePool> {
+        self.0.open()?;
+        EnginePool::new(Arc::clone(&self.0), identity)
     }
 
     /// The number of loads that are past their deadline and have not ended, because a medium still
     /// uses their memory.
     fn overdue_loads(&self, py: Python<'_>) -> usize {
-        let Ok(open) = self.open() else { return 0 };
+        let Ok(open) = self.0.open() else { return 0 };
         without_gil(py, || {
             open.collect_overdue();
             open.state().overdue_loads(Instant::now())
@@ -299,13 +289,13 @@ impl EngineTiers {
     /// whether those ended: a medium that hangs keeps them until it answers. Jobs must have been
     /// drained.
     fn close(&self, py: Python<'_>) -> PyResult<bool> {
-        let Ok(open) = self.open() else { return Ok(true) };
+        let Ok(open) = self.0.open() else { return Ok(true) };
         // Where a medium keeps memory this raises, and everything stays as it is for another try.
         open.handle.close(py)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.clear();
         py.detach(|| {
             open.collect();
-            open.state().region = None;
+            open.state().registered = Arc::default();
         });
         buffer::release_returned(py);
         Ok(py.detach(|| ends_within(open, CLOSE_MAX)))
@@ -314,7 +304,7 @@ impl EngineTiers {
 
 /// Drops the tiers on a thread of its own, and waits for it. A thread of a tier that hangs in the
 /// kernel cannot be ended, and must not keep the engine.
-fn ends_within(open: Arc<Open>, max: Duration) -> bool {
+fn ends_within(open: Arc<OpenEngine>, max: Duration) -> bool {
     let (done, ended) = sync_channel::<()>(1);
     let dropping = thread::Builder::new().name("kvtier-close".into()).spawn(move || {
         drop(open);
@@ -343,137 +333,8 @@ fn touch(store: &Store, request: &RequestState, names: &[ChunkName], ends: &[Opt
     }
 }
 
-impl fmt::Debug for EngineTiers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.open() {
-            Ok(open) => write!(f, "EngineTiers({:?})", open.handle.tier()),
-            Err(_) => f.write_str("EngineTiers(closed)"),
-        }
-    }
-}
-
 fn to_python(end: JobEnd) -> PyJobEnd {
     let done = if end.is_whole() { None } else { Some(end.done) };
     let error = end.error.map(|error| (format!("{:?}", error.kind), error.text));
     (end.job, done, error, end.took.as_secs_f64(), end.bytes)
-}
-
-impl EngineTiers {
-    /// The tiers.
-    ///
-    /// # Errors
-    /// `RuntimeError` after `close`, and in a forked child.
-    fn open(&self) -> PyResult<Arc<Open>> {
-        let closed = || PyRuntimeError::new_err("the tiers were closed");
-        let open = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let open = open.ok_or_else(closed)?;
-        open.handle.check()?;
-        Ok(open)
-    }
-}
-
-impl Open {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Looks one chunk up.
-    fn lookup(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        name: &[u8],
-        request: &RequestState,
-    ) -> Answer {
-        let Ok(chunk) = request.key(name) else { return state.lookups.count(Answer::Miss) };
-        // A hit would make the request wait for a medium that does not answer.
-        if state.is_load_overdue() {
-            return state.lookups.count(Answer::Miss);
-        }
-        let answer = state.lookups.lookup(self.handle.tier(), &chunk.key);
-        if let (Answer::Hit, Some(events)) = (answer, &state.events) {
-            events.found(*chunk.key.digest(), name);
-        }
-        answer
-    }
-
-    /// The work of a job, to be done on the submitter's thread.
-    fn work(&self, args: JobArgs, request: &EngineRequest) -> PyResult<JobWork> {
-        let unregistered = || PyRuntimeError::new_err("no memory is registered");
-        let region = self.state().region.clone().ok_or_else(unregistered)?;
-        let pieces = args.pieces().map_err(PyValueError::new_err)?;
-        Ok(JobWork {
-            store: self.handle.store(),
-            state: Arc::clone(&self.state),
-            request: Arc::clone(&request.0),
-            region,
-            args: Arc::new(args),
-            borrow: BatchBorrow::default(),
-            pieces,
-        })
-    }
-
-    /// Polls the jobs and records what those that ended show.
-    fn collect(&self) {
-        // Before the state is locked: polling runs the jobs' own code.
-        let completed = self.jobs.poll();
-        let mut state = self.state();
-        // They need no waker: this runs in every step of the engine's scheduler.
-        state.late_saves.retain(|borrow| !borrow.is_returned());
-        for completion in completed {
-            let end = completion.result;
-            let (failed, stored) = outcome(&end);
-            state.lookups.mark_failed(failed);
-            state.lookups.mark_stored(stored);
-            state.load_counts.add(&end.loads);
-            for key in &end.present {
-                let found = || self.handle.tier().lookup_in_memory(std::slice::from_ref(key));
-                let is_there = || found().first().is_some_and(|found| found.is_hit());
-                state.events.iter().for_each(|events| events.present(key.digest(), is_there));
-            }
-            state.loads.remove(&end.job);
-            // The job has ended for the engine, but the kernel may still read its rows: `drain`,
-            // after which the engine may unmap them, waits for these too.
-            let late = state.saves.remove(&end.job).filter(|borrow| !borrow.is_returned());
-            state.late_saves.extend(late);
-            state.ended.push(end);
-            self.has_ended.store(true, Ordering::Release);
-        }
-    }
-
-    /// Collects the jobs that ended if a load seems overdue: it may have ended in time while the
-    /// engine did not poll. `poll` returns their ends.
-    fn collect_overdue(&self) {
-        let is_overdue = self.state().is_load_overdue();
-        if is_overdue {
-            self.collect();
-        }
-    }
-
-    /// Waits until no job runs and all memory is back; returns whether that is so.
-    fn wait_idle(&self, until: Instant) -> bool {
-        loop {
-            self.collect();
-            if self.jobs.pending() == 0 && self.state().late_saves.is_empty() {
-                return true;
-            }
-            if Instant::now() >= until {
-                return false;
-            }
-            // Polled: memory that the kernel returns late wakes no one here.
-            std::thread::sleep(DRAIN_INTERVAL);
-        }
-    }
-}
-
-/// The chunks that must be misses from now on, and those that were stored.
-fn outcome(end: &JobEnd) -> (Vec<Digest>, Vec<Digest>) {
-    let at = |places: &mut dyn Iterator<Item = usize>| -> Vec<Digest> {
-        places.filter_map(|at| end.digests.get(at).copied().flatten()).collect()
-    };
-    let done = &mut (0..end.done.len()).filter(|at| end.done[*at]);
-    // A save that the tier declined is no failure: the chunk is absent, and a lookup says so.
-    if !end.is_load {
-        return (at(&mut end.failed_saves.iter().copied()), at(done));
-    }
-    (at(&mut (0..end.done.len()).filter(|at| !end.done[*at])), Vec::new())
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use kvtier::core::Hint;
+use kvtier::core::{Digest, Hint, Tier};
 
 use super::chunk_events::EventLog;
 use super::jobs::{ChainEnds, JobEnd, LoadCounts};
 use super::keys::{EngineKey, KeySpace, Tenant};
 use super::lookups::Lookups;
+use super::registered_memory::RegisteredMemory;
 use crate::borrow::BatchBorrow;
-use crate::region::Exported;
 
 /// One request of the engine.
 #[derive(Debug)]
@@ -36,15 +36,17 @@ impl RequestState {
 #[derive(Debug, Default)]
 pub struct State {
     pub keys: Option<Arc<KeySpace>>,
-    pub region: Option<Arc<Exported>>,
+    pub registered: Arc<RegisteredMemory>,
     pub lookups: Lookups,
     pub events: Option<Arc<EventLog>>,
     /// The deadlines of the loads in flight, by job.
     pub loads: HashMap<u64, Instant>,
     /// The memory of the saves in flight, by job.
     pub saves: HashMap<u64, BatchBorrow>,
-    /// The memory of saves that ended before a medium returned it.
-    pub late_saves: Vec<BatchBorrow>,
+    /// The memory of jobs that ended for the engine before a medium returned it.
+    pub late_memory: Vec<BatchBorrow>,
+    /// The number of the last call of an engine that waits for its jobs.
+    last_job: u64,
     pub ended: Vec<JobEnd>,
     /// What became of the chunks of all loads that ended.
     pub load_counts: LoadCounts,
@@ -64,5 +66,58 @@ impl State {
     /// How many loads have passed their deadline.
     pub fn overdue_loads(&self, now: Instant) -> usize {
         self.loads.values().filter(|deadline| **deadline < now).count()
+    }
+    /// The number of the next call of an engine that waits for its jobs.
+    pub fn next_job(&mut self) -> u64 {
+        self.last_job += 1;
+        self.last_job
+    }
+
+    /// Records what a job that ended shows. Chunks that failed may be tried again after
+    /// `retry_failed`; without it only when they were stored.
+    pub fn record_end(&mut self, tier: &dyn Tier, end: &JobEnd, retry_failed: Option<Duration>) {
+        let Outcome { failed, stored } = Outcome::new(end);
+        let until = retry_failed.and_then(|after| Instant::now().checked_add(after));
+        self.lookups.mark_failed(failed, until);
+        self.lookups.mark_stored(stored);
+        self.load_counts.add(&end.loads);
+        for key in &end.present {
+            let found = || tier.lookup_in_memory(std::slice::from_ref(key));
+            let is_there = || found().first().is_some_and(|found| found.is_hit());
+            self.events.iter().for_each(|events| events.present(key.digest(), is_there));
+        }
+        self.loads.remove(&end.job);
+        // The job has ended for the engine, but the kernel may still read its rows: `drain`, after
+        // which the engine may unmap them, waits for these too.
+        self.late_memory.extend(self.saves.remove(&end.job));
+        self.forget_returned();
+    }
+
+    /// Forgets memory that was returned.
+    // It needs no waker: this runs whenever jobs end and in every step of an engine's scheduler.
+    pub fn forget_returned(&mut self) {
+        self.late_memory.retain(|borrow| !borrow.is_returned());
+    }
+}
+
+/// What the end of a job says about its chunks.
+struct Outcome {
+    /// The chunks that must be misses from now on.
+    failed: Vec<Digest>,
+    stored: Vec<Digest>,
+}
+
+impl Outcome {
+    fn new(end: &JobEnd) -> Self {
+        let at = |places: &mut dyn Iterator<Item = usize>| -> Vec<Digest> {
+            places.filter_map(|at| end.digests.get(at).copied().flatten()).collect()
+        };
+        let done = &mut (0..end.done.len()).filter(|at| end.done[*at]);
+        // A save that the tier declined is no failure: the chunk is absent, and a lookup says so.
+        if !end.is_load {
+            return Outcome { failed: at(&mut end.failed_saves.iter().copied()), stored: at(done) };
+        }
+        let missed = &mut (0..end.done.len()).filter(|at| !end.done[*at]);
+        Outcome { failed: at(missed), stored: Vec::new() }
     }
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::job_args::{ChunkName, JobArgs};
 use super::jobs::{self, JobChunk, JobEnd, JobStart};
 use super::keys::EngineKey;
+use super::registered_memory::{Piece, RegisteredMemory};
 use super::shared_state::{RequestState, State};
-use super::submitter::Started;
 use crate::borrow::{BatchBorrow, Borrower};
+use crate::catch_panic::Panicked;
 use crate::open_store::Store;
-use crate::region::Exported;
 
 /// A job that was not submitted yet.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct JobWork {
     pub store: Arc<Store>,
     pub state: Arc<Mutex<State>>,
     pub request: Arc<RequestState>,
-    pub region: Arc<Exported>,
+    pub registered: Arc<RegisteredMemory>,
     pub args: Arc<JobArgs>,
     /// The memory of the job.
     pub borrow: BatchBorrow,
@@ -60,8 +60,7 @@ impl JobWork {
     /// Begins to save the chunks.
     pub fn save(self) -> impl Future<Output = JobEnd> + Send + 'static {
         let borrower = Borrower::of(self.borrow.clone(), &self.store.load_targets);
-        let bytes = self.args.piece_bytes;
-        let chunks = self.chunks(|at| self.region.view(at, bytes, &borrower));
+        let chunks = self.chunks(|piece| self.registered.view(piece, &borrower));
         let events = {
             let mut state = self.state();
             // `drain` waits for this memory even after the job has ended at its deadline.
@@ -82,18 +81,18 @@ impl JobWork {
     /// Begins to load the chunks.
     pub fn load(self) -> impl Future<Output = JobEnd> + Send + 'static {
         let borrower = Borrower::of(self.borrow.clone(), &self.store.load_targets);
-        let bytes = self.args.piece_bytes;
-        let chunks = self.chunks(|at| self.region.lease(at, bytes, &borrower));
+        let chunks = self.chunks(|piece| self.registered.lease(piece, &borrower));
         let start = self.start(chunks.invalid);
         jobs::load(Arc::clone(&self.store), start, Arc::clone(&self.request.ends), chunks.valid)
     }
 
-    fn chunks<M>(&self, borrow: impl Fn(usize) -> Result<M, String>) -> Chunks<M> {
+    fn chunks<M>(&self, borrow: impl Fn(Piece) -> Result<M, String>) -> Chunks<M> {
         let mut chunks = Chunks { valid: Vec::with_capacity(self.args.names.len()), invalid: None };
         for (at, name) in self.args.names.iter().enumerate() {
-            // `JobArgs::pieces` has checked that there are as many offsets.
-            let offsets = &self.args.offsets[at * self.pieces..(at + 1) * self.pieces];
-            let memory: Result<Vec<M>, String> = offsets.iter().map(|at| borrow(*at)).collect();
+            // `JobArgs::pieces_per_chunk` has checked that there are as many.
+            let pieces = &self.args.pieces[at * self.pieces..(at + 1) * self.pieces];
+            let memory: Result<Vec<M>, String> =
+                pieces.iter().map(|piece| borrow(*piece)).collect();
             // One chunk that is wrong fails alone. The engine computes it, and uses the others.
             let named = self.request.key(&name.0).and_then(|chunk| Ok((chunk, memory?)));
             match named {
@@ -128,8 +127,8 @@ impl JobWork {
 
 impl JobFallback {
     /// The end of the job: its own, or that of a failed job if its code panicked.
-    pub async fn end(self, started: Started<JobEnd>) -> JobEnd {
-        if let Ok(end) = started.await {
+    pub async fn end(self, job: impl Future<Output = Result<JobEnd, Panicked>>) -> JobEnd {
+        if let Ok(end) = job.await {
             return end;
         }
         // What the job had submitted goes on without it, and a medium may still use its memory.

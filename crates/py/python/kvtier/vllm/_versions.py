@@ -2,6 +2,8 @@
 
 from importlib import import_module
 
+from .. import _engine
+
 # Its interface for tiers is experimental: each of these is tested.
 SUPPORTED = ((0, 32), (0, 33))
 
@@ -13,12 +15,7 @@ def vllm_version() -> str:
 
 def minor(version: str) -> tuple[int, ...]:
     """The first two numbers of a version, fewer if it has no numbers."""
-    numbers = []
-    for part in version.split(".")[:2]:
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    return _engine.version_numbers(version, 2)
 
 
 def check() -> None:
@@ -26,12 +23,4 @@ def check() -> None:
 
     :raises ImportError: for one that is not supported, with the remedy.
     """
-    version = vllm_version()
-    if minor(version) not in SUPPORTED:
-        from .. import __version__
-
-        supported = " and ".join(".".join(map(str, one)) for one in SUPPORTED)
-        raise ImportError(
-            f"kvtier {__version__} supports vLLM {supported}, and this is vLLM {version}, whose interface for tiers may differ: install one of "
-            "these, or a kvtier that names this version in docs/vllm.md"
-        )
+    _engine.check_version("vLLM", vllm_version(), SUPPORTED, "docs/vllm.md")

@@ -1,0 +1,168 @@
+//! The tiers of an engine while they are open, with the jobs and lookups of its adapter.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::job_args::{JobArgs, RowJobArgs};
+use super::jobs::JobEnd;
+use super::lookups::{Answer, Asker};
+use super::registered_memory::RegisteredMemory;
+use super::shared_state::{RequestState, State};
+use super::start_job::JobWork;
+use super::submitter::Submitter;
+use crate::borrow::BatchBorrow;
+use crate::completion_queue::CompletionQueue;
+use crate::gil::DropWithoutGil;
+use crate::store_handle::StoreHandle;
+
+/// How often `wait_idle` checks whether all jobs ended.
+const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
+
+/// What closing ends.
+pub struct OpenEngine {
+    // Fields are dropped in this order. The handle must be the last holder of the store, so that
+    // the tiers' threads and rings have ended when it was dropped.
+    pub jobs: CompletionQueue<JobEnd>,
+    pub submitter: Submitter,
+    pub asker: Asker,
+    pub state: Arc<Mutex<State>>,
+    pub handle: StoreHandle,
+}
+
+impl fmt::Debug for OpenSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.get() {
+            Some(open) => write!(f, "{:?}", open.handle.tier()),
+            None => f.write_str("closed"),
+        }
+    }
+}
+
+/// The open tiers, until they are closed.
+pub struct OpenSlot(DropWithoutGil<RwLock<Option<Arc<OpenEngine>>>>);
+
+impl OpenSlot {
+    /// A slot with open tiers.
+    pub fn new(open: OpenEngine) -> Self {
+        OpenSlot(DropWithoutGil::new(RwLock::new(Some(Arc::new(open)))))
+    }
+
+    /// The tiers; `None` after `clear`.
+    pub fn get(&self) -> Option<Arc<OpenEngine>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The tiers.
+    ///
+    /// # Errors
+    /// `RuntimeError` after `clear`, and in a forked child.
+    pub fn open(&self) -> PyResult<Arc<OpenEngine>> {
+        let open = self.get().ok_or_else(|| PyRuntimeError::new_err("the tiers were closed"))?;
+        open.handle.check()?;
+        Ok(open)
+    }
+
+    /// Forgets the tiers, which end with their last holder.
+    pub fn clear(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl OpenEngine {
+    /// The state, locked.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks one chunk up.
+    pub fn lookup(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        name: &[u8],
+        request: &RequestState,
+    ) -> Answer {
+        let Ok(chunk) = request.key(name) else { return state.lookups.count(Answer::Miss) };
+        // A hit would make the request wait for a medium that does not answer.
+        if state.is_load_overdue() {
+            return state.lookups.count(Answer::Miss);
+        }
+        let answer = state.lookups.lookup(self.handle.tier(), &chunk.key);
+        if let (Answer::Hit, Some(events)) = (answer, &state.events) {
+            events.found(*chunk.key.digest(), name);
+        }
+        answer
+    }
+
+    /// The work of a job whose pieces are in rows of the one region that is registered.
+    ///
+    /// # Errors
+    /// `RuntimeError` without a region; `ValueError` if chunks have different numbers of pieces.
+    pub fn row_work(&self, args: RowJobArgs, request: Arc<RequestState>) -> PyResult<JobWork> {
+        let registered = Arc::clone(&self.state().registered);
+        let unregistered = || PyRuntimeError::new_err("no memory is registered");
+        let args = args.in_region(registered.first().ok_or_else(unregistered)?);
+        self.work(args, request, registered)
+    }
+
+    /// The work of a job with memory of these regions.
+    ///
+    /// # Errors
+    /// `ValueError` if chunks have different numbers of pieces.
+    pub fn work(
+        &self,
+        args: JobArgs,
+        request: Arc<RequestState>,
+        registered: Arc<RegisteredMemory>,
+    ) -> PyResult<JobWork> {
+        let pieces = args.pieces_per_chunk().map_err(PyValueError::new_err)?;
+        Ok(JobWork {
+            store: self.handle.store(),
+            state: Arc::clone(&self.state),
+            request,
+            registered,
+            args: Arc::new(args),
+            borrow: BatchBorrow::default(),
+            pieces,
+        })
+    }
+
+    /// Polls the jobs and records what those that ended show.
+    pub fn collect(&self) {
+        // Before the state is locked: polling runs the jobs' own code.
+        let completed = self.jobs.poll();
+        let mut state = self.state();
+        for completion in completed {
+            state.record_end(self.handle.tier(), &completion.result, None);
+            state.ended.push(completion.result);
+        }
+        state.forget_returned();
+    }
+
+    /// Collects the jobs that ended if a load seems overdue: it may have ended in time while the
+    /// engine did not poll. `poll` returns their ends.
+    pub fn collect_overdue(&self) {
+        let is_overdue = self.state().is_load_overdue();
+        if is_overdue {
+            self.collect();
+        }
+    }
+
+    /// Waits until no job runs and all memory is back; returns whether that is so.
+    pub fn wait_idle(&self, until: Instant) -> bool {
+        loop {
+            self.collect();
+            if self.jobs.pending() == 0 && self.state().late_memory.is_empty() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            // Polled: memory that the kernel returns late wakes no one here.
+            std::thread::sleep(DRAIN_INTERVAL);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The pages of one host pool of an engine, for engines whose threads wait for their calls.
+//!
+//! Any number of threads may call at once. A call releases the GIL and ends by the deadline of the
+//! tiers. A load alone may take longer, where the kernel still writes into its memory: the engine
+//! reuses the memory of a call that returned. Until then all lookups are misses, so that no further
+//! request waits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier::core::{Class, Ctx, Hint, Hold, Key, Mode, Presence, TierExt};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::job_args::{JobArgs, PageName};
+use super::jobs::{ChainEnds, JobEnd};
+use super::keys::{EngineKey, Identity, KeySpace, Tenant};
+use super::lookups::{Answer, LOOKUP_TIMEOUT};
+use super::open_engine::{OpenEngine, OpenSlot};
+use super::registered_memory::Piece;
+use super::shared_state::{RequestState, State};
+use crate::borrow::BatchBorrow;
+use crate::buffer;
+use crate::catch_panic::catch_panic;
+use crate::region::Region;
+use crate::wait::{wait, wait_for_buffers};
+
+/// How long a page that could not be loaded is a miss, if it is not stored meanwhile. Some ranks of
+/// an engine never store a page.
+const RETRY_FAILED: Duration = Duration::from_secs(30);
+/// The pages of a prefix that are looked up first: mostly a prefix that misses does so at its head.
+const FIRST_PAGES: usize = 8;
+
+/// What a call moved: for each page whether, or `None` for all; the error; seconds and bytes.
+type PyTransfer = (Option<Vec<bool>>, Option<(String, String)>, f64, u64);
+
+/// What the pages of a pool are, a tuple in Python.
+#[derive(Debug, FromPyObject)]
+pub struct PoolIdentity {
+    /// The model's name, for people.
+    #[pyo3(item(0))]
+    model: String,
+    /// The rank whose bytes the pages hold.
+    #[pyo3(item(1))]
+    rank: i64,
+    #[pyo3(item(2))]
+    page_tokens: u64,
+    #[pyo3(item(3))]
+    page_bytes: u64,
+    /// The canonical text of all fields that decide what the bytes mean.
+    #[pyo3(item(4))]
+    fields: String,
+}
+
+/// The pages of a call, a tuple in Python.
+#[derive(Debug, FromPyObject)]
+pub struct PageArgs {
+    #[pyo3(item(0))]
+    names: Vec<PageName>,
+    /// The memory of the pages, page by page. Each page has as many pieces.
+    #[pyo3(item(1))]
+    addresses: Vec<usize>,
+    #[pyo3(item(2))]
+    bytes: Vec<usize>,
+    /// The number of pages before the first one, if known, and the name of the last of them.
+    #[pyo3(item(3))]
+    depth: Option<u32>,
+    #[pyo3(item(4))]
+    parent: Option<PageName>,
+}
+
+/// The pages of one host pool.
+#[derive(Debug)]
+#[pyclass(frozen, module = "kvtier._native")]
+pub struct EnginePool {
+    slot: Arc<OpenSlot>,
+    keys: Arc<KeySpace>,
+    tenant: Tenant,
+    page_tokens: u64,
+}
+
+#[pymethods]
+impl EnginePool {
+    /// The digest of the namespace.
+    #[getter]
+    fn digest(&self) -> String {
+        self.keys.digest().to_string()
+    }
+
+    /// The number of consecutive pages from the first one that are stored.
+    fn prefix(&self, py: Python<'_>, names: Vec<PageName>) -> PyResult<usize> {
+        let found = self.found(py, &names, Mode::Prefix)?;
+        Ok(found.iter().take_while(|is_found| **is_found).count())
+    }
+
+    /// For each page whether it is stored.
+    fn present(&self, py: Python<'_>, names: Vec<PageName>) -> PyResult<Vec<bool>> {
+        self.found(py, &names, Mode::Each)
+    }
+
+    /// Saves pages from the registered memory, or from `memory`.
+    #[pyo3(signature = (pages, memory=Vec::new()))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        pages: PageArgs,
+        memory: Vec<PyRef<'_, Region>>,
+    ) -> PyResult<PyTransfer> {
+        self.transfer(py, pages, &memory, false)
+    }
+
+    /// Loads pages into the registered memory, or into `memory`.
+    #[pyo3(signature = (pages, memory=Vec::new()))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        pages: PageArgs,
+        memory: Vec<PyRef<'_, Region>>,
+    ) -> PyResult<PyTransfer> {
+        self.transfer(py, pages, &memory, true)
+    }
+
+    /// Deletes pages. Returns how many were there.
+    fn remove(&self, py: Python<'_>, names: Vec<PageName>) -> PyResult<u64> {
+        let open = self.slot.open()?;
+        let keys: Arc<[Key]> = self.page_keys(&names).into();
+        let ctx = open.handle.ctx(Class::Background);
+        let removed = wait(py, open.handle.tier().remove_waiting(&ctx, keys))?;
+        py.detach(move || drop(open));
+        removed
+            .map(|removed| removed.removed as u64)
+            .map_err(|e| PyValueError::new_err(crate::result::error_chain(&e)))
+    }
+}
+
+impl EnginePool {
+    /// The pages of this identity.
+    ///
+    /// # Errors
+    /// `ValueError` if no key can have the model's name or the rank.
+    pub(super) fn new(slot: Arc<OpenSlot>, identity: PoolIdentity) -> PyResult<Self> {
+        let PoolIdentity { model, rank, page_tokens, page_bytes, fields } = identity;
+        let group_tokens = vec![(0, page_tokens)];
+        let identity = Identity { model, rank, group_tokens, chunk_bytes: page_bytes, fields };
+        let keys = KeySpace::new(identity).map_err(PyValueError::new_err)?;
+        let tenant = keys.tenant("").map_err(PyValueError::new_err)?;
+        Ok(EnginePool { slot, keys: Arc::new(keys), tenant, page_tokens })
+    }
+
+    fn page_keys(&self, names: &[PageName]) -> Vec<Key> {
+        // A page's name is always that of a key: its hash has the right length, and group 0 exists.
+        names.iter().filter_map(|name| Some(self.key(name)?.key)).collect()
+    }
+
+    fn key(&self, name: &PageName) -> Option<EngineKey> {
+        self.keys.key(&self.tenant, &name.0.0).ok()
+    }
+
+    /// For each page whether it is stored; in prefix mode up to the first that is not.
+    fn found(&self, py: Python<'_>, names: &[PageName], mode: Mode) -> PyResult<Vec<bool>> {
+        let open = self.slot.open()?;
+        let mut lookup = py.detach(|| self.lookup_in_memory(&open, names, mode));
+        if !lookup.unknown.is_empty() {
+            self.ask_media(py, &open, &mut lookup, mode)?;
+        }
+        let mut found: Vec<bool> = lookup.found.iter().map(|found| found.is_hit()).collect();
+        match mode {
+            // Nothing behind the first miss counts.
+            Mode::Prefix => {
+                let end = found.iter().position(|is_found| !is_found);
+                found.truncate(end.map_or(names.len(), |end| end + 1));
+            }
+            Mode::Each => found.resize(names.len(), false),
+        }
+        py.detach(|| {
+            let mut state = open.state();
+            for is_found in &found {
+                state.lookups.count(if *is_found { Answer::Hit } else { Answer::Miss });
+            }
+            drop(state);
+            drop(open);
+        });
+        Ok(found)
+    }
+
+    fn lookup_in_memory(&self, open: &OpenEngine, names: &[PageName], mode: Mode) -> PageLookup {
+        let mut lookup = PageLookup::default();
+        // A hit would make the request wait for a medium that does not answer.
+        if open.state().is_load_overdue() {
+            return lookup;
+        }
+        let head = if mode == Mode::Prefix { FIRST_PAGES.min(names.len()) } else { names.len() };
+        for names in [&names[..head], &names[head..]] {
+            let keys = self.page_keys(names);
+            let mut found = open.handle.tier().lookup_in_memory(&keys);
+            let state = open.state();
+            for (key, found) in keys.iter().zip(&mut found) {
+                if state.lookups.failed.contains(key.digest()) {
+                    *found = Presence::Miss;
+                }
+            }
+            drop(state);
+            lookup.add(keys, found, mode);
+            if mode == Mode::Prefix && lookup.has_ended() {
+                break;
+            }
+        }
+        lookup
+    }
+
+    /// Asks the media for the pages that memory has no answer for.
+    fn ask_media(
+        &self,
+        py: Python<'_>,
+        open: &OpenEngine,
+        lookup: &mut PageLookup,
+        mode: Mode,
+    ) -> PyResult<()> {
+        if py.detach(|| open.state().lookups.is_paused(Instant::now())) {
+            return Ok(());
+        }
+        let keys: Arc<[Key]> = lookup.unknown.iter().map(|unknown| unknown.key.clone()).collect();
+        let ctx = Ctx::within(LOOKUP_TIMEOUT.min(open.handle.settings.timeout));
+        // No hold: a page that is evicted before its load is a miss then.
+        let answer =
+            wait(py, open.handle.tier().lookup_waiting(&ctx, Arc::clone(&keys), mode, Hold::None))?;
+        py.detach(|| {
+            let found = answer.map_or_else(|_| Vec::new(), |answer| answer.found);
+            let mut state = open.state();
+            let mut answered = 0;
+            for (unknown, found) in lookup.unknown.iter().zip(found) {
+                answered += usize::from(found != Presence::Unknown);
+                let has_failed = state.lookups.failed.contains(unknown.key.digest());
+                lookup.found[unknown.at] = if has_failed { Presence::Miss } else { found };
+            }
+            // A prefix needs no answer behind its first miss.
+            let asked = if mode == Mode::Prefix { answered.min(1) } else { keys.len() };
+            state.lookups.record_answers(answered, asked.max(1), Instant::now());
+        });
+        Ok(())
+    }
+
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        pages: PageArgs,
+        memory: &[PyRef<'_, Region>],
+        is_load: bool,
+    ) -> PyResult<PyTransfer> {
+        let open = self.slot.open()?;
+        buffer::release_returned(py);
+        let (job, mut registered) = {
+            let mut state = open.state();
+            (state.next_job(), Arc::clone(&state.registered))
+        };
+        for region in memory {
+            Arc::make_mut(&mut registered).add(region.exported()?);
+        }
+        let (request, args) = self.job(job, pages)?;
+        let work = open.work(args, request, registered)?;
+        let call = Call { state: Arc::clone(&open.state), job, borrow: work.borrow.clone() };
+        if is_load {
+            // Before it starts: lookups are misses from its deadline until its end.
+            let deadline = Instant::now().checked_add(open.handle.settings.timeout);
+            deadline.map(|deadline| open.state().loads.insert(job, deadline));
+        }
+        let fallback = work.fallback(is_load);
+        let end = wait_for_buffers(
+            py,
+            fallback.end(catch_panic(async move {
+                if is_load { work.load().await } else { work.save().await }
+            })),
+        )?;
+        py.detach(|| {
+            open.state().record_end(open.handle.tier(), &end, Some(RETRY_FAILED));
+            drop(call);
+            drop(open);
+        });
+        Ok(to_python(end))
+    }
+
+    /// The job of a call, and the place of its pages in their prefix chain.
+    fn job(&self, job: u64, pages: PageArgs) -> PyResult<(Arc<RequestState>, JobArgs)> {
+        let PageArgs { names, addresses, bytes, depth, parent } = pages;
+        if addresses.len() != bytes.len() {
+            let (addresses, bytes) = (addresses.len(), bytes.len());
+            let text = format!("{addresses} addresses and {bytes} lengths: give as many");
+            return Err(PyValueError::new_err(text));
+        }
+        let last =
+            parent.and_then(|name| self.key(&name)).zip(depth.and_then(|n| n.checked_sub(1)));
+        let ends = last.map(|(last, depth)| ChainEnds::at(depth, *last.key.digest()));
+        let request = Arc::new(RequestState {
+            keys: Arc::clone(&self.keys),
+            tenant: self.tenant.clone(),
+            hint: Hint::default(),
+            ends: Arc::new(ends.unwrap_or_default()),
+        });
+        let end = |at: usize| Some((u64::from(depth?) + at as u64 + 1) * self.page_tokens);
+        let args = JobArgs {
+            job,
+            ends: (0..names.len()).map(end).collect(),
+            names: names.into_iter().map(|name| name.0).collect(),
+            pieces: addresses
+                .into_iter()
+                .zip(bytes)
+                .map(|(address, bytes)| Piece { address, bytes })
+                .collect(),
+        };
+        Ok((request, args))
+    }
+}
+
+/// What is known of the pages of a lookup.
+#[derive(Debug, Default)]
+struct PageLookup {
+    /// Fewer than the pages where the rest needs no answer.
+    found: Vec<Presence>,
+    unknown: Vec<UnknownPage>,
+}
+
+/// A page that a medium must be asked for, and its place.
+#[derive(Debug)]
+struct UnknownPage {
+    at: usize,
+    key: Key,
+}
+
+impl PageLookup {
+    fn add(&mut self, keys: Vec<Key>, found: Vec<Presence>, mode: Mode) {
+        for (key, found) in keys.into_iter().zip(found) {
+            // Behind a page that must be asked for, all others of a prefix are asked for with it.
+            if found == Presence::Unknown || (mode == Mode::Prefix && !self.unknown.is_empty()) {
+                self.unknown.push(UnknownPage { at: self.found.len(), key });
+            }
+            self.found.push(found);
+        }
+    }
+
+    /// Whether a prefix ends within these pages.
+    fn has_ended(&self) -> bool {
+        self.found.contains(&Presence::Miss)
+    }
+}
+
+/// A call whose memory a medium may still use, also when a signal has ended it.
+struct Call {
+    state: Arc<Mutex<State>>,
+    job: u64,
+    borrow: BatchBorrow,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.loads.remove(&self.job);
+        state.saves.remove(&self.job);
+        if !self.borrow.is_returned() {
+            state.late_memory.push(self.borrow.clone());
+        }
+    }
+}
+
+fn to_python(end: JobEnd) -> PyTransfer {
+    let done = if end.is_whole() { None } else { Some(end.done) };
+    let error = end.error.map(|error| (format!("{:?}", error.kind), error.text));
+    (done, error, end.took.as_secs_f64(), end.bytes)
+}
