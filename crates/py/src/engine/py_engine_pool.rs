@@ -27,7 +27,7 @@ use crate::wait::{wait, wait_for_buffers};
 
 /// How long a page that could not be loaded is a miss, if it is not stored meanwhile. Some ranks of
 /// an engine never store a page.
-const RETRY_FAILED: Duration = Duration::from_secs(30);
+const RETRY_FAILED: Duration = Duration::from_secs(10);
 /// The pages of a prefix that are looked up first: mostly a prefix that misses does so at its head.
 const FIRST_PAGES: usize = 8;
 

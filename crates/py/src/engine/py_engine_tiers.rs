@@ -86,7 +86,11 @@ impl EngineTiers {
         let open = self.0.open()?;
         // The export is kept until `close`: the engine cannot unmap its memory under a job.
         let exported = region.get().exported()?;
-        let outcome = self.tiers()?.register(py, exported.address(), exported.len())?;
+        let registered = self.tiers()?.register(py, exported.address(), exported.len());
+        // Jobs need the region and not its registration with the media, which only saves work. Small
+        // memory may hold no whole page of the kernel's.
+        let outcome = registered
+            .unwrap_or_else(|e| vec![format!("not with the media: {}", e.value(py))]);
         Arc::make_mut(&mut open.state().registered).add(exported);
         Ok(outcome)
     }

@@ -38,12 +38,13 @@ class PageMap:
         first = torch.arange(self.page_tokens, dtype=torch.int64)
         found = self._found(first)
         self.pieces_per_page = len(found.addresses)
-        flat = None if split > 1 else _flat_order(pool, found)
-        self.order = "pieces" if flat is None else "flat"
-        self._places = flat if flat != list(range(self.pieces_per_page)) else None
-        page = self.pieces(first)
-        # Of the chunks of one page.
-        self.lengths = page.lengths[: self.pieces_per_page // split]
+        # Of one chunk.
+        count = self.pieces_per_page // split
+        flat = _flat_order(pool, Pieces(found.addresses[:count], found.lengths[:count]), split)
+        is_in_order = flat == list(range(count))
+        self.order = "flat" if is_in_order or (flat and split == 1) else "pieces"
+        self._places = None if is_in_order or self.order == "pieces" else flat
+        self.lengths = self.pieces(first).lengths[:count]
         self.chunk_bytes = sum(self.lengths)
 
     def pieces(self, indices: Any) -> Pieces:
@@ -116,10 +117,13 @@ def _tensors(value: Any) -> Iterable[Any]:
     return [value] if is_tensor else []
 
 
-def _flat_order(pool: Any, found: Pieces) -> Optional[list[int]]:
-    """The places of a page's pieces in the order of the pool's flat page; ``None`` if they are not its parts."""
+def _flat_order(pool: Any, found: Pieces, split: int) -> Optional[list[int]]:
+    """The places of a chunk's pieces in the order of a flat page with the heads of this chunk alone; ``None`` if they are not its parts."""
     try:
         page = pool.get_data_page(0, flat=False)
+        if split > 1:
+            # The layout ``page_head``: keys and values, page, heads.
+            page = page[:, :, : page.shape[2] // split]
     except Exception:
         # Pools without flat pages.
         return None

@@ -68,7 +68,7 @@ class HostPool:
         for shard in _identity.shards(config, self.is_replicated):
             fields = _identity.fields(config, names, name, self.pages, shard, self.is_replicated)
             self.shards.append(self._native_pool(core, fields, shard.rank))
-        if self.pages.order == "flat":
+        if self.pages.order == "flat" and split == 1:
             self.flat = self.shards[0]
         else:
             self._open_flat(core, fields, config.tp_rank)
@@ -90,7 +90,7 @@ class HostPool:
         except (NotImplementedError, ValueError, AttributeError):
             return
         page_bytes = page.numel() * page.element_size()
-        fields = {**fields, "order": "flat", "tp": {"rank": rank, "of": fields["tp"]}, "pieces": [page_bytes]}
+        fields = {**fields, "order": "flat tensors", "tp": {"rank": rank, "of": fields["tp"]}, "pieces": [page_bytes]}
         self.flat = self._native_pool(core, fields, rank, page_bytes)
 
     def _native_pool(self, core: _engine.Core, fields: dict[str, Any], rank: int, page_bytes: int = 0) -> _native.EnginePool:
