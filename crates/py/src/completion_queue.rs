@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -52,6 +52,8 @@ struct EventSignal {
     is_signalled: AtomicBool,
     /// The ids of the batches that were woken.
     woken: Mutex<Vec<u64>>,
+    /// Called when a batch is woken, once until the wake-ups are taken.
+    when_woken: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct BatchWaker {
@@ -77,6 +79,7 @@ impl EventSignal {
             caller_fd,
             is_signalled: AtomicBool::new(false),
             woken: Mutex::default(),
+            when_woken: OnceLock::new(),
         })
     }
 
@@ -84,9 +87,14 @@ impl EventSignal {
     fn notify(&self, id: Option<u64>) {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         woken.extend(id);
-        if !self.is_signalled.swap(true, Ordering::AcqRel) {
+        let is_first = !self.is_signalled.swap(true, Ordering::AcqRel);
+        if is_first {
             // Fails only if the counter is full, and then the descriptor is readable anyway.
             let _ = self.fd.write(1);
+        }
+        drop(woken);
+        if is_first && let Some(call) = self.when_woken.get() {
+            call();
         }
     }
 
@@ -160,6 +168,12 @@ impl<T> CompletionQueue<T> {
             batches.poll(id, &self.signal);
         }
         std::mem::take(&mut batches.completed)
+    }
+
+    /// Calls this, on the thread that wakes a batch, when there is something to
+    /// [poll](CompletionQueue::poll). Only the first call of this sets it.
+    pub fn when_woken(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.signal.when_woken.set(Box::new(call));
     }
 
     /// Whether [`poll`](CompletionQueue::poll) has something to do. No lock is taken.

@@ -13,7 +13,7 @@ use kvtier::file::{FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 
 use super::block_keys::Keys;
-use super::block_on::{BATCH_MAX, block_on};
+use super::block_on::{BATCH_MAX, wait};
 use super::content;
 
 /// What a peer process is started with.

@@ -11,7 +11,7 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
 use super::block_keys::Keys;
-use super::block_on::{BATCH_MAX, block_on};
+use super::block_on::{BATCH_MAX, wait};
 use super::content;
 use super::peer::Peer;
 use super::timed_tier::{self, TierStats};

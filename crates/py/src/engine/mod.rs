@@ -29,6 +29,7 @@ mod open_engine;
 mod py_engine_pool;
 mod py_engine_tiers;
 mod registered_memory;
+mod running_jobs;
 mod shared_state;
 mod start_job;
 mod submitter;

@@ -8,14 +8,13 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::job_args::{JobArgs, RowJobArgs};
-use super::jobs::JobEnd;
 use super::lookups::{Answer, Asker};
 use super::registered_memory::RegisteredMemory;
+use super::running_jobs::RunningJobs;
 use super::shared_state::{RequestState, State};
 use super::start_job::JobWork;
 use super::submitter::Submitter;
 use crate::borrow::BatchBorrow;
-use crate::completion_queue::CompletionQueue;
 use crate::gil::DropWithoutGil;
 use crate::store_handle::StoreHandle;
 
@@ -26,7 +25,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
 pub struct OpenEngine {
     // Fields are dropped in this order. The handle must be the last holder of the store, so that
     // the tiers' threads and rings have ended when it was dropped.
-    pub jobs: CompletionQueue<JobEnd>,
+    pub jobs: Arc<RunningJobs>,
     pub submitter: Submitter,
     pub asker: Asker,
     pub state: Arc<Mutex<State>>,
@@ -132,14 +131,7 @@ impl OpenEngine {
 
     /// Polls the jobs and records what those that ended show.
     pub fn collect(&self) {
-        // Before the state is locked: polling runs the jobs' own code.
-        let completed = self.jobs.poll();
-        let mut state = self.state();
-        for completion in completed {
-            state.record_end(self.handle.tier(), &completion.result, None);
-            state.ended.push(completion.result);
-        }
-        state.forget_returned();
+        self.jobs.collect(self.handle.tier());
     }
 
     /// Collects the jobs that ended if a load seems overdue: it may have ended in time while the
@@ -155,7 +147,7 @@ impl OpenEngine {
     pub fn wait_idle(&self, until: Instant) -> bool {
         loop {
             self.collect();
-            if self.jobs.pending() == 0 && self.state().late_memory.is_empty() {
+            if self.jobs.are_idle() {
                 return true;
             }
             if Instant::now() >= until {

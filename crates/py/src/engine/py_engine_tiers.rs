@@ -18,10 +18,10 @@ use super::keys::{EngineKey, Identity, KeySpace};
 use super::lookups::{Answer, Asker, Counts};
 use super::open_engine::{OpenEngine, OpenSlot};
 use super::py_engine_pool::{EnginePool, PoolIdentity};
+use super::running_jobs::RunningJobs;
 use super::shared_state::RequestState;
 use super::submitter::Submitter;
 use crate::buffer;
-use crate::completion_queue::CompletionQueue;
 use crate::gil::without_gil;
 use crate::open;
 use crate::open_store::Store;
@@ -61,16 +61,17 @@ impl EngineTiers {
         let options = open::options(settings)?.for_engine();
         let store = open::open(source.py(), &open::TierSource::from_dict(source)?, &options)?;
         let store = Arc::new(store);
-        let jobs = CompletionQueue::new()
-            .map_err(|e| PyOSError::new_err(format!("cannot create an event descriptor: {e}")))?;
         let no_thread = |e| PyOSError::new_err(format!("cannot start a thread: {e}"));
         let submitter = Submitter::start("kvtier-engine").map_err(no_thread)?;
         let thread = Submitter::start("kvtier-lookup").map_err(no_thread)?;
         let asker = Asker { store: Arc::clone(&store), thread };
         // Tiers that prepare for such lookups begin now, and not with the first request.
         let _ = store.tier().lookup_in_memory(&[]);
+        let state = Arc::default();
+        let jobs = RunningJobs::new(Arc::clone(&state), &submitter, &store)
+            .map_err(|e| PyOSError::new_err(format!("cannot create an event descriptor: {e}")))?;
         let handle = StoreHandle::new(store);
-        let open = OpenEngine { jobs, submitter, asker, state: Arc::default(), handle };
+        let open = OpenEngine { jobs, submitter, asker, state, handle };
         Ok(EngineTiers(Arc::new(OpenSlot::new(open))))
     }
 
@@ -89,8 +90,8 @@ impl EngineTiers {
         let registered = self.tiers()?.register(py, exported.address(), exported.len());
         // Jobs need the region and not its registration with the media, which only saves work. Small
         // memory may hold no whole page of the kernel's.
-        let outcome = registered
-            .unwrap_or_else(|e| vec![format!("not with the media: {}", e.value(py))]);
+        let outcome =
+            registered.unwrap_or_else(|e| vec![format!("not with the media: {}", e.value(py))]);
         Arc::make_mut(&mut open.state().registered).add(exported);
         Ok(outcome)
     }
@@ -193,12 +194,9 @@ impl EngineTiers {
     }
 
     /// Whether `poll` may return something. The engine asks in every step of its scheduler, mostly
-    /// while its caches are cold, so this touches little memory and takes no lock but one that only
-    /// `close` keeps from it.
+    /// while its caches are cold.
     fn may_have_ended(&self) -> bool {
-        let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        open.as_ref()
-            .is_some_and(|open| open.jobs.is_signalled() || open.has_ended.load(Ordering::Acquire))
+        self.0.get().is_some_and(|open| open.jobs.may_have_ended())
     }
 
     /// The jobs that ended since the last call. Never waits.
@@ -206,9 +204,7 @@ impl EngineTiers {
         let open = self.0.open()?;
         let ended = without_gil(py, || {
             open.collect();
-            let mut state = open.state();
-            open.has_ended.store(false, Ordering::Release);
-            std::mem::take(&mut state.ended)
+            open.jobs.take_ended()
         });
         buffer::release_returned(py);
         Ok(ended.into_iter().map(to_python).collect())

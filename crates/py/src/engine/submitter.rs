@@ -8,7 +8,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 
@@ -24,10 +24,31 @@ const WAITING_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Submitter {
     /// `None` once it is dropped, which the thread sees as the end of its work.
-    work: Option<SyncSender<Work>>,
+    work: Option<Arc<SyncSender<Work>>>,
     thread: Option<JoinHandle<()>>,
     /// The process that has the thread: a forked child has none to wait for.
     pid: u32,
+}
+
+/// The thread, which may have ended.
+#[derive(Clone, Debug)]
+pub struct WeakSubmitter(Weak<SyncSender<Work>>);
+
+impl WeakSubmitter {
+    /// Runs work on the thread. Where too much waits, or the thread ended, it is dropped.
+    pub fn run_if_free(&self, work: impl FnOnce() + Send + 'static) {
+        if let Some(sender) = self.0.upgrade() {
+            drop(try_send(&sender, Box::new(work)));
+        }
+    }
+}
+
+/// Returns the work if too much waits.
+fn try_send(sender: &SyncSender<Work>, work: Work) -> Option<Work> {
+    match sender.try_send(work) {
+        Ok(()) => None,
+        Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => Some(work),
+    }
 }
 
 /// A job that starts on the thread: a future. It resolves also where the job panics, on whichever
@@ -68,7 +89,11 @@ impl Submitter {
         let (sender, work) = sync_channel::<Work>(WAITING_MAX);
         let run = move || work.into_iter().for_each(run_one);
         let thread = thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Submitter { work: Some(sender), thread: Some(thread), pid: std::process::id() })
+        Ok(Submitter {
+            work: Some(Arc::new(sender)),
+            thread: Some(thread),
+            pid: std::process::id(),
+        })
     }
 
     /// Runs work on the thread, after the work that waits there. Where too much waits, the caller
@@ -88,10 +113,12 @@ impl Submitter {
     /// Returns the work if too much waits.
     fn send(&self, work: Work) -> Option<Work> {
         let Some(sender) = &self.work else { return Some(work) };
-        match sender.try_send(work) {
-            Ok(()) => None,
-            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => Some(work),
-        }
+        try_send(sender, work)
+    }
+
+    /// Gives work to the thread as long as it runs, and does not keep it running.
+    pub fn downgrade(&self) -> WeakSubmitter {
+        WeakSubmitter(self.work.as_ref().map_or_else(Weak::new, Arc::downgrade))
     }
 
     /// Makes a future on the thread and polls it there for the first time.

@@ -9,7 +9,7 @@ use super::operations;
 use super::server::{SeenRequest, ServerState, lock};
 use super::sigv4::{Claim, Rules};
 use super::wire::{Response, WireRequest, decode};
-use super::{calendar, create_bucket};
+use super::{aws_chunked, calendar, create_bucket};
 
 /// Whether a host is not one of production's names.
 fn is_local(host: &str) -> bool {
@@ -71,6 +71,9 @@ impl ServerState {
         if let Err(refusal) = self.verdict(request, &body) {
             return refusal;
         }
+        let Some(body) = aws_chunked::decode(request, body) else {
+            return Response::error(400, "IncompleteBody");
+        };
         let mut request = request.clone();
         if matches!(fault, Some(Fault::IgnoreRange)) {
             // After the check of the signature, which may cover the header.

@@ -3,6 +3,7 @@
 //!
 //! Threads and blocking sockets only, so that what is tested is not what tests it.
 
+mod aws_chunked;
 mod calendar;
 mod connection;
 mod create_bucket;

@@ -53,6 +53,13 @@ impl WireRequest {
 
     /// The body that belongs to it.
     pub fn body(&self, from: &mut BufReader<TcpStream>) -> io::Result<Vec<u8>> {
+        if self.header("expect") == Some("100-continue") {
+            // The client waits for this before it sends the body.
+            from.get_ref().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        }
+        if self.header("transfer-encoding") == Some("chunked") {
+            return chunked_body(from);
+        }
         let len = self.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
         let mut body = vec![0; len];
         from.read_exact(&mut body)?;
@@ -69,6 +76,25 @@ impl WireRequest {
             let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
             (found == name).then(|| decode(value))
         })
+    }
+}
+
+/// A body whose length its sender did not state.
+fn chunked_body(from: &mut BufReader<TcpStream>) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        let len = usize::from_str_radix(line.trim_end(), 16).map_err(io::Error::other)?;
+        let begin = body.len();
+        body.resize(begin + len, 0);
+        from.read_exact(&mut body[begin..])?;
+        // Each chunk ends with an empty line, the last one too: trailers are not expected.
+        line.clear();
+        from.read_line(&mut line)?;
+        if len == 0 {
+            return Ok(body);
+        }
     }
 }
 

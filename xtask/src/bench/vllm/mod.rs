@@ -15,7 +15,7 @@ use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
 use super::file::MEASURE;
 use super::test_s3_server::ObjectStore;
 use crate::args::Args;
-use crate::sh::Cmd;
+use crate::sh::{Cmd, root};
 use crate::{venv, versions, vllm_venv, wheel};
 
 const DRIVER: &str = include_str!("tiers.py");
@@ -52,9 +52,17 @@ pub fn run(args: &mut Args) -> Result<()> {
     plan.save(samples.json())
 }
 
-/// Installs what vLLM's own tiers `obj` and `kvcr` import. One that does not install is left out of
-/// the tables, with the reason.
+/// Installs what vLLM's own tiers `obj` and `kvcr` import and load. One that does not install is left
+/// out of the tables, with the reason.
 fn add_rivals(home: &Path) {
+    let source = root().join("xtask/src/bench/vllm/cuobjclient.c");
+    let library = home.join("lib/libcuobjclient.so.1");
+    let cc = Cmd::new("cc -shared -fPIC -Wl,-soname,libcuobjclient.so.1 -o");
+    let cc = cc.arg(library.to_string_lossy()).arg(source.to_string_lossy());
+    let made = fs::create_dir_all(home.join("lib")).map_err(Into::into);
+    if let Err(e) = made.and_then(|()| cc.read()) {
+        println!("without libcuobjclient: {e:#}");
+    }
     let pip = Cmd::new("").arg(venv::python(home).to_string_lossy());
     let pip = pip.args(["-m", "pip", "install", "--quiet", "--no-deps"]);
     if let Err(e) = pip.args(versions::VLLM_TIERS.iter().copied()).read() {
@@ -114,6 +122,7 @@ fn one(plan: &AdapterPlan, python: &Python, cell: Cell, dir: &Path) -> Result<Ve
     let cmd = venv::quiet(cmd.arg(place).args(numbers).arg(cell.kind));
     let module = if cell.kind == UNCHECKED { python.unchecked } else { python.module };
     let cmd = cmd.env("PYTHONPATH", module.to_string_lossy());
+    let cmd = cmd.env("LD_LIBRARY_PATH", python.home.join("lib").to_string_lossy());
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;
     samples_of(&text)
 }

@@ -13,6 +13,8 @@ import sys
 import time
 from types import SimpleNamespace
 
+# Without it the tier `obj` cannot finish a transfer. NIXL reads it when it is imported.
+os.environ["NIXL_TELEMETRY_ENABLE"] = "y"
 sys.path.insert(0, os.path.dirname(__file__))
 import measure
 import numpy as np
@@ -118,7 +120,7 @@ class Scheduler:
         return answer
 
     def submit(self, numbers, rows, is_load, request):
-        job = TransferJob(self.next_job, [key(n) for n in numbers], np.asarray(rows), is_load, request)
+        job = TransferJob(self.next_job, [key(n) for n in numbers], np.asarray(rows, dtype=np.int32), is_load, request)
         self.next_job += 1
         self.jobs[job.job_id] = (time.monotonic(), job)
         self.call(self.tier.submit_load if is_load else self.tier.submit_store, job)
