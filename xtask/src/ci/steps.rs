@@ -11,8 +11,8 @@ use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::versions::CARGO_DENY;
 use crate::{
-    arch, build_alone, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle,
-    test_vllm, testing, tidy, wheel, workspace,
+    arch, build_alone, cufile, engine_contract, features, filesystems, fs_crashes, fuzz, servers,
+    shuttle, testing, tidy, wheel, workspace,
 };
 
 /// A step of `cargo xtask ci`.
@@ -40,6 +40,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "cufile", run: cufile },
     Step { name: "python", run: python },
     Step { name: "vllm-contract", run: vllm_contract },
+    Step { name: "sglang-contract", run: sglang_contract },
     Step { name: "shuttle", run: shuttle },
     Step { name: "fuzz", run: fuzz },
 ];
@@ -225,7 +226,16 @@ fn python(run: &mut Run) -> Result<Outcome> {
 
 /// The tier for vLLM under the real classes of the versions that it supports.
 fn vllm_contract(run: &mut Run) -> Result<Outcome> {
-    match test_vllm::contract(None)? {
+    contract(run, &engine_contract::VLLM)
+}
+
+/// The storage backend for SGLang under the real classes of the version that it supports.
+fn sglang_contract(run: &mut Run) -> Result<Outcome> {
+    contract(run, &engine_contract::SGLANG)
+}
+
+fn contract(run: &mut Run, contract: &engine_contract::Contract) -> Result<Outcome> {
+    match contract.run(None)? {
         Ok(passed) => Ok(tested(run, Count { passed, ..Count::default() })),
         Err(why) => Ok(Outcome::Skipped(why)),
     }
