@@ -24,6 +24,7 @@ mod machine;
 mod nightly;
 mod release;
 mod servers;
+mod sglang_venv;
 mod sh;
 mod shuttle;
 mod test_lmcache;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{asan, botocore, lmcache, ptxas, python, tested, vllm};
+use super::{asan, botocore, lmcache, ptxas, python, sglang, tested, vllm};
 use crate::args::Args;
 use crate::ci::Outcome;
 use crate::sh::Cmd;
@@ -67,6 +67,11 @@ pub const ITEMS: &[Item] = &[
         name: "vllm",
         what: "a real vLLM on the CPU with the Python module as its storage",
         run: vllm::engine,
+    },
+    Item {
+        name: "sglang",
+        what: "SGLang's own classes and cache controller on CPU tensors with the Python module as their storage",
+        run: sglang::engine,
     },
     Item {
         name: "python",

@@ -8,6 +8,7 @@ mod items;
 mod lmcache;
 mod ptxas;
 mod python;
+mod sglang;
 mod vllm;
 
 use std::time::Instant;

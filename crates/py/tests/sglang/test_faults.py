@@ -7,6 +7,7 @@ import time
 
 import host_pools
 from host_pools import fill, indices, mha_pool, read
+from real_sglang import torch
 from scene import Case, key, keys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -71,7 +72,7 @@ class Files(Case):
             n = 0
             while not stop.is_set():
                 n += 1
-                pool.kv_buffer.numpy().reshape(-1)[:4000] = n % 250
+                pool.kv_buffer.view(torch.uint8).numpy().reshape(-1)[:4000] = n % 250
 
         thread = threading.Thread(target=scribble)
         thread.start()
