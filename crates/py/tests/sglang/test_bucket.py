@@ -70,3 +70,14 @@ class Bucket(Case):
         again = self.open(tiers=spec)
         self.assertEqual(again.batch_exists(keys(range(8))), 6)
         self.assertEqual(self.load(again, range(6), range(8, 14)), ([True] * 6, [True] * 6))
+
+    def test_a_bucket_without_names_is_not_cleared_and_the_answer_says_so(self):
+        backend = self.open(tiers=[self.server.spec()])
+        self.store(backend, range(3))
+        with self.assertLogs("kvtier", "WARNING"):
+            self.assertFalse(backend.clear())
+        self.assertEqual(backend.batch_exists(keys(range(3))), 3)
+        named = self.open(tiers=[self.server.spec(layout="lmcache-mp")])
+        self.store(named, range(3))
+        self.assertTrue(named.clear())
+        self.assertEqual(named.batch_exists(keys(range(3))), 0)

@@ -10,10 +10,10 @@ from scene import Case, config
 from kvtier.sglang import _host_memory, _identity
 from kvtier.sglang import _versions as versions
 
-NO_NAMES = _identity.Names(None, False)
+UNNAMED = _identity.Names(None, False)
 
 
-def texts(pool=None, names=NO_NAMES, name="kv", **change):
+def texts(pool=None, names=UNNAMED, name="kv", **change):
     """The fields of the shards of a pool."""
     storage_config = config(**change)
     is_replicated = storage_config.is_mla_model
