@@ -60,6 +60,8 @@ Usage: cargo xtask <step> [options]
                                      our adapters beside LMCache's own, inside LMCache, in turns
   bench vllm [--s3] [--path DIR] [--sizes 256KiB,2MiB,32MiB] [--turns 7] [--gb 2] [--json FILE]
                                      our tier beside vLLM's own secondary tiers, in turns
+  bench sglang [--path DIR] [--sizes 768KiB,4392KiB,8MiB] [--turns 7] [--gb 2] [--json FILE]
+                                     our storage backend beside SGLang's own, in turns
   bench s3 [--ops get,put,head] [--sizes 64KiB,1MiB,10MiB,32MiB] [--inflight 1,8,64] [--schemes http,https,h2] [--peers NAME,...]
            [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint]
            [--table uploads|large-gets] [--realtime]

@@ -4,6 +4,7 @@ mod adapter_plan;
 mod file;
 mod lmcache;
 mod s3;
+mod sglang;
 mod test_s3_server;
 mod vllm;
 
@@ -24,10 +25,11 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some("file") => return file::run(args),
         Some("lmcache") => return lmcache::run(args),
         Some("s3") => return s3::run(args),
+        Some("sglang") => return sglang::run(args),
         Some("vllm") => return vllm::run(args),
         Some(other) => {
             bail!(
-                "no benchmark '{other}'; there are: file, lmcache, s3, vllm, or none for all criterion programs"
+                "no benchmark '{other}'; there are: file, lmcache, s3, sglang, vllm, or none for all criterion programs"
             )
         }
         None => {}
