@@ -30,7 +30,7 @@ const DEFAULTS: Defaults =
 
 /// Measures and prints; with `--json FILE` every sample is written there.
 pub fn run(args: &mut Args) -> Result<()> {
-    let mut plan = AdapterPlan::new(args, &DEFAULTS)?;
+    let plan = AdapterPlan::new(args, &DEFAULTS)?;
     if plan.is_s3 {
         bail!("the backends are measured on a directory: leave --s3 out");
     }
@@ -39,7 +39,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     let module = wheel::stage("release")?;
     fs::write(home.join("measure.py"), MEASURE)?;
     fs::write(home.join("backends.py"), DRIVER)?;
-    plan.begin()?;
+    plan.make_dir()?;
     let samples = measure(&plan, &home, &module);
     let _ = fs::remove_dir_all(&plan.path);
     let samples = samples?;
