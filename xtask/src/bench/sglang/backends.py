@@ -4,9 +4,11 @@ medium, one after the other.
 Called as `backends.py DIR SIZE BATCH PAGES KIND`; prints a list of samples. The size of a page names the model.
 """
 
+import atexit
 import contextlib
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +31,8 @@ HEADS = {768 << 10: (2, 64, 24), 8 << 20: (8, 128, 32)}
 MLA = {4_497_408: (512, 64, 61)}
 # Pages of one lookup, and how often it is repeated.
 LOOKUP_PAGES = 128
+# The longest that a backend may take to write its files.
+LIMIT_S = 60
 LOOKUPS = 200
 
 
@@ -87,7 +91,9 @@ def parameters(kind, directory, size, pages):
     if kind == "mooncake":
         address = f"127.0.0.1:{mooncake_master()}"
         store = {"master_server_address": address, "protocol": "tcp", "local_hostname": "127.0.0.1"}
-        return "mooncake", {**store, "global_segment_size": "1gb", "enable_ssd_offload": True, "ssd_offload_path": directory}
+        # Its memory has a quarter of the pages: the rest comes from its files.
+        memory = max(size * pages // 4, 256 << 20)
+        return "mooncake", {**store, "global_segment_size": memory, "enable_ssd_offload": True, "ssd_offload_path": directory}
     raise SystemExit(f"no backend of the name {kind}")
 
 
@@ -95,7 +101,9 @@ def mooncake_master():
     """Starts Mooncake's master, which ends with this process. Returns its port."""
     port, metrics = free_port(), free_port()
     words = ["mooncake_master", f"--rpc_port={port}", f"--metrics_port={metrics}", "--enable_offload=true"]
-    subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # The command starts the server as a child of its own.
+    master = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    atexit.register(os.killpg, master.pid, signal.SIGKILL)
     for _ in range(100):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return port
@@ -136,8 +144,16 @@ def key(number):
     return hashlib.sha256(number.to_bytes(8, "little")).hexdigest()
 
 
-def written(directory):
-    """Everything is on the device."""
+def stored(directory):
+    """The bytes of all files."""
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(directory) for name in names)
+
+
+def written(directory, expected):
+    """Everything is on the device. Mooncake writes its files in the background."""
+    until = time.monotonic() + LIMIT_S
+    while stored(directory) < expected and time.monotonic() < until:
+        time.sleep(0.01)
     descriptor = os.open(directory, os.O_RDONLY)
     measure.ctypes.CDLL(None).syncfs(descriptor)
     os.close(descriptor)
@@ -154,11 +170,14 @@ def forget_pages():
 
 
 def transfer(stage, move, batch):
-    """Moves all pages in batches through the same rows."""
+    """Moves all pages in batches through the same rows. Mooncake refuses pages while its memory is full: they are tried again."""
     rows = torch.arange(batch * TOKENS)
     for numbers in measure.batches(stage.chunks, batch):
         began = time.monotonic()
-        assert move([key(n) for n in numbers], rows[: len(numbers) * TOKENS]), f"a {stage.op} failed"
+        while not move([key(n) for n in numbers], rows[: len(numbers) * TOKENS]):
+            is_refused = stage.how == "mooncake" and stage.op == "set" and time.monotonic() - began < LIMIT_S
+            assert is_refused, f"a {stage.op} failed"
+            time.sleep(0.01)
         stage.seconds.append(time.monotonic() - began)
 
 
@@ -176,8 +195,8 @@ def lookups(backend, first, count, expected):
 
 def main():
     directory, size, batch, pages, kind = measure.arguments()
-    # No copies of their own: the rows of one batch, and one more that nothing moves into.
-    pool = host_pool(size, batch + 1)
+    # SGLang's pools of this layout need a page for each layer.
+    pool = host_pool(size, max(batch, 64))
     name, extra = parameters(kind, directory, size, pages)
     backend = StorageBackendFactory.create_backend(name, config(size, extra), pool)
     backend.register_mem_pool_host(pool)
@@ -190,7 +209,7 @@ def main():
         with stage:
             transfer(stage, move, batch)
             if op == "set":
-                written(directory)
+                written(directory, size * pages)
         samples.append(stage.sample())
     # The same row held the first page of each batch, and all have the same content.
     assert torch.equal(before.view(torch.uint8), pool.get_data_page(0).view(torch.uint8)), "a page came back changed"
@@ -201,6 +220,7 @@ def main():
     sys.stdout.flush()
     if hasattr(backend, "close"):
         backend.close()
+    atexit._run_exitfuncs()
     # Threads of the libraries may linger.
     os._exit(0)
 
