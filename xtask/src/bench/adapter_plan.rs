@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -10,7 +12,10 @@ use super::file::bytes;
 use super::s3::BenchServer;
 use crate::args::Args;
 use crate::machine;
-use crate::sh::root;
+use crate::sh::{Cmd, root};
+
+/// How long the disk rests between two turns.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// What a benchmark does without options.
 pub struct Defaults {
@@ -63,6 +68,15 @@ impl AdapterPlan {
     pub fn make_dir(&self) -> Result<()> {
         fs::create_dir_all(&self.path)
             .with_context(|| format!("cannot make {}", self.path.display()))
+    }
+
+    /// Deletes what a turn wrote, and waits until the file system has done so: otherwise the disk
+    /// still works for one tier while the next is measured.
+    pub fn clean(&self, dir: &Path) -> Result<()> {
+        fs::remove_dir_all(dir)?;
+        Cmd::new("sync -f").arg(self.path.to_string_lossy()).read()?;
+        thread::sleep(SETTLE);
+        Ok(())
     }
 
     /// The words before a command: the server has the last core to itself.

@@ -71,7 +71,7 @@ fn measure(plan: &AdapterPlan, home: &Path, module: &Path) -> Result<Samples> {
                 let dir = plan.path.join(format!("{size}-{turn}-{place}"));
                 fs::create_dir(&dir)?;
                 let found = Turn { plan, home, module, size: *size, kind }.run(&dir);
-                fs::remove_dir_all(&dir)?;
+                plan.clean(&dir)?;
                 match found {
                     Ok(found) => samples.add(*size, kind, found),
                     // Our own failure ends the benchmark; a rival may not run on this machine.

@@ -94,7 +94,7 @@ fn measure(plan: &AdapterPlan, python: &Python) -> Result<Samples> {
                 let dir = plan.path.join(format!("{size}-{turn}-{place}"));
                 fs::create_dir(&dir)?;
                 let found = one(plan, python, Cell { size: *size, kind }, &dir);
-                fs::remove_dir_all(&dir)?;
+                plan.clean(&dir)?;
                 match found {
                     Ok(found) => samples.add(*size, kind, found),
                     // Our own failure ends the benchmark; a rival may not run on this machine.
