@@ -1,12 +1,15 @@
 """The backend under SGLang's factory: its parameters, threads, deadlines and numbers."""
 
+import gc
+import mmap
 import os
 import threading
 import time
 from unittest import mock
 
+import numpy as np
 from host_pools import TOKENS, fill, indices, mha_pool, read
-from real_sglang import hicache_storage
+from real_sglang import hicache_storage, torch
 from scene import Case, config, key, keys
 
 from kvtier.sglang import KvtierHiCache
@@ -202,11 +205,26 @@ class Lifetime(Case):
             self.assertEqual(backend.batch_exists(keys(range(4))), 4 if turn else 0)
             self.store(backend, range(4))
             backend.close()
-            # The pool is the engine's alone: nothing exports its memory.
-            before = pool.kv_buffer
-            self.assertTrue(before.is_contiguous())
         again = self.open(pool)
         self.assertEqual(self.load(again, range(4), range(6, 10)), ([True] * 4, [True] * 4))
+
+    def test_close_releases_the_memory_of_the_pools(self):
+        pool = mha_pool()
+        memory = mmap.mmap(-1, pool.kv_buffer.nbytes)
+        words = np.frombuffer(memory, dtype=np.int16).reshape(tuple(pool.kv_buffer.shape))
+        pool.kv_buffer = torch.from_numpy(words)
+        backend = self.open(pool)
+        self.store(backend, range(4))
+        self.assertEqual(self.load(backend, range(4), range(8, 12)), ([True] * 4, [True] * 4))
+        del words
+        # The engine's own reference: the backend has another until it is closed.
+        pool.kv_buffer = None
+        gc.collect()
+        with self.assertRaises(BufferError):
+            memory.close()
+        backend.close()
+        gc.collect()
+        memory.close()
 
     def test_all_threads_end_with_the_backend(self):
         before = set(os.listdir("/proc/self/task"))
