@@ -80,7 +80,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         self._core = _engine.Core(WHERE, tiers, config, timeout_seconds)
         self._native = self._core.native
         self._core.register(primary_kv_view)
-        self._stats = _stats.Stats(self._core.tiers, self._native)
+        self._stats = _stats.Stats(self._native.tiers(), self._native)
         self._jobs: dict[int, Job] = {}
         self._ended: list[JobResult] = []
         self._identity: Optional[_identity.Identity] = None
@@ -111,14 +111,14 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
     def on_request_finished(self, req_context: ReqContext) -> None:
         states = req_context.get_state(Requests)
         request = None if states is None else states.by_tier.pop(id(self), None)
-        if request is not None and request.native is not None:
+        if request is not None:
             self._touch_used(req_context, request)
 
     def _touch_used(self, req_context: ReqContext, request: Request) -> None:
         """Counts a use of the request's chunks that vLLM had itself, on the GPU or in its CPU tier: nothing else says so, and without it what is used
         most would be the first to be evicted here."""
         positions = getattr(req_context, "_offload_key_positions", None)
-        if not isinstance(positions, dict):
+        if request.native is None or not isinstance(positions, dict):
             return
         used = [key for key in islice(positions, TOUCHED_MAX) if key not in request.moved]
         if used:
