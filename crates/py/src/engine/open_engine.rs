@@ -1,7 +1,9 @@
 //! The tiers of an engine while they are open, with the jobs and lookups of its adapter.
 
 use std::fmt;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -18,6 +20,8 @@ use crate::borrow::BatchBorrow;
 use crate::gil::DropWithoutGil;
 use crate::store_handle::StoreHandle;
 
+/// The longest wait for the tiers' threads to end.
+pub const END_MAX: Duration = Duration::from_secs(10);
 /// How often `wait_idle` checks whether all jobs ended.
 const DRAIN_INTERVAL: Duration = Duration::from_micros(500);
 
@@ -42,17 +46,41 @@ impl fmt::Debug for OpenSlot {
 }
 
 /// The open tiers, until they are closed.
-pub struct OpenSlot(DropWithoutGil<RwLock<Option<Arc<OpenEngine>>>>);
+pub struct OpenSlot(DropWithoutGil<Holder>);
+
+struct Holder(RwLock<Option<Arc<OpenEngine>>>);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // The thread may be the scheduler of an engine that was not closed, or whose `close` failed
+        // since a medium hangs.
+        let open = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        open.map(|open| ends_within(open, END_MAX));
+    }
+}
+
+/// Drops the tiers on a thread of its own, and waits for it. Returns whether it ended. A thread of a
+/// tier that hangs in the kernel cannot be ended, and must not keep the engine.
+pub fn ends_within(open: Arc<OpenEngine>, max: Duration) -> bool {
+    let (done, ended) = sync_channel::<()>(1);
+    let dropping = thread::Builder::new().name("kvtier-close".into()).spawn(move || {
+        drop(open);
+        let _ = done.send(());
+    });
+    // Without a thread the closure, and the tiers with it, were dropped here.
+    let Ok(dropping) = dropping else { return true };
+    ended.recv_timeout(max).is_ok() && dropping.join().is_ok()
+}
 
 impl OpenSlot {
     /// A slot with open tiers.
     pub fn new(open: OpenEngine) -> Self {
-        OpenSlot(DropWithoutGil::new(RwLock::new(Some(Arc::new(open)))))
+        OpenSlot(DropWithoutGil::new(Holder(RwLock::new(Some(Arc::new(open))))))
     }
 
     /// The tiers; `None` after `clear`.
     pub fn get(&self) -> Option<Arc<OpenEngine>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The tiers.
@@ -67,7 +95,7 @@ impl OpenSlot {
 
     /// Forgets the tiers, which end with their last holder.
     pub fn clear(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

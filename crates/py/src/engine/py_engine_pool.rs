@@ -5,11 +5,12 @@
 //! reuses the memory of a call that returned. Until then all lookups are misses, so that no further
 //! request waits.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{Class, Ctx, Hint, Hold, Key, Mode, Presence, TierExt};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::job_args::{JobArgs, PageName};
@@ -21,7 +22,7 @@ use super::registered_memory::Piece;
 use super::shared_state::{RequestState, State};
 use crate::borrow::BatchBorrow;
 use crate::buffer;
-use crate::catch_panic::catch_panic;
+use crate::catch_panic::{PANIC_TEXT, catch_panic};
 use crate::region::Region;
 use crate::wait::{wait, wait_for_buffers};
 
@@ -106,7 +107,7 @@ impl EnginePool {
         pages: PageArgs,
         memory: Vec<PyRef<'_, Region>>,
     ) -> PyResult<PyTransfer> {
-        self.transfer(py, pages, &memory, false)
+        self.transfer(py, PoolCall { pages, memory: &memory, is_load: false })
     }
 
     /// Loads pages into the registered memory, or into `memory`.
@@ -117,16 +118,16 @@ impl EnginePool {
         pages: PageArgs,
         memory: Vec<PyRef<'_, Region>>,
     ) -> PyResult<PyTransfer> {
-        self.transfer(py, pages, &memory, true)
+        self.transfer(py, PoolCall { pages, memory: &memory, is_load: true })
     }
 
     /// Deletes pages. Returns how many were there.
     fn remove(&self, py: Python<'_>, names: Vec<PageName>) -> PyResult<u64> {
-        let open = self.slot.open()?;
-        let keys: Arc<[Key]> = self.page_keys(&names).into();
-        let ctx = open.handle.ctx(Class::Background);
-        let removed = wait(py, open.handle.tier().remove_waiting(&ctx, keys))?;
-        py.detach(move || drop(open));
+        let removed = self.with_open(py, |open| {
+            let keys: Arc<[Key]> = self.page_keys(&names).into();
+            let ctx = open.handle.ctx(Class::Background);
+            wait(py, open.handle.tier().remove_waiting(&ctx, keys))
+        })?;
         removed
             .map(|removed| removed.removed as u64)
             .map_err(|e| PyValueError::new_err(crate::result::error_chain(&e)))
@@ -156,12 +157,35 @@ impl EnginePool {
         self.keys.key(&self.tenant, &name.0.0).ok()
     }
 
+    /// Calls `work` with the open tiers, and forgets them without the GIL: this may be their last
+    /// holder, who waits for their threads. A panic is an error, since an engine's thread that it
+    /// ended would be missed by all other ranks.
+    fn with_open<T>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&OpenEngine) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let open = self.slot.open()?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&open)));
+        py.detach(move || drop(open));
+        done.unwrap_or_else(|_| Err(PyRuntimeError::new_err(PANIC_TEXT)))
+    }
+
     /// For each page whether it is stored; in prefix mode up to the first that is not.
     fn found(&self, py: Python<'_>, names: &[PageName], mode: Mode) -> PyResult<Vec<bool>> {
-        let open = self.slot.open()?;
-        let mut lookup = py.detach(|| self.lookup_in_memory(&open, names, mode));
+        self.with_open(py, |open| self.found_in(py, open, names, mode))
+    }
+
+    fn found_in(
+        &self,
+        py: Python<'_>,
+        open: &OpenEngine,
+        names: &[PageName],
+        mode: Mode,
+    ) -> PyResult<Vec<bool>> {
+        let mut lookup = py.detach(|| self.lookup_in_memory(open, names, mode));
         if !lookup.unknown.is_empty() {
-            self.ask_media(py, &open, &mut lookup, mode)?;
+            self.ask_media(py, open, &mut lookup, mode)?;
         }
         let mut found: Vec<bool> = lookup.found.iter().map(|found| found.is_hit()).collect();
         match mode {
@@ -177,8 +201,6 @@ impl EnginePool {
             for is_found in &found {
                 state.lookups.count(if *is_found { Answer::Hit } else { Answer::Miss });
             }
-            drop(state);
-            drop(open);
         });
         Ok(found)
     }
@@ -240,14 +262,17 @@ impl EnginePool {
         Ok(())
     }
 
-    fn transfer(
+    fn transfer(&self, py: Python<'_>, call: PoolCall<'_, '_>) -> PyResult<PyTransfer> {
+        self.with_open(py, |open| self.transfer_in(py, open, call))
+    }
+
+    fn transfer_in(
         &self,
         py: Python<'_>,
-        pages: PageArgs,
-        memory: &[PyRef<'_, Region>],
-        is_load: bool,
+        open: &OpenEngine,
+        call: PoolCall<'_, '_>,
     ) -> PyResult<PyTransfer> {
-        let open = self.slot.open()?;
+        let PoolCall { pages, memory, is_load } = call;
         buffer::release_returned(py);
         let (job, mut registered) = {
             let mut state = open.state();
@@ -274,7 +299,6 @@ impl EnginePool {
         py.detach(|| {
             open.state().record_end(open.handle.tier(), &end, Some(RETRY_FAILED));
             drop(call);
-            drop(open);
         });
         Ok(to_python(end))
     }
@@ -309,6 +333,13 @@ impl EnginePool {
         };
         Ok((request, args))
     }
+}
+
+/// A call that moves pages, from or to the registered memory or `memory`.
+struct PoolCall<'a, 'py> {
+    pages: PageArgs,
+    memory: &'a [PyRef<'py, Region>],
+    is_load: bool,
 }
 
 /// What is known of the pages of a lookup.

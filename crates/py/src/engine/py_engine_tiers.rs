@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier::core::{Digest, Hint};
@@ -16,7 +14,7 @@ use super::job_args::{ChunkName, RowJobArgs};
 use super::jobs::JobEnd;
 use super::keys::{EngineKey, Identity, KeySpace};
 use super::lookups::{Answer, Asker, Counts};
-use super::open_engine::{OpenEngine, OpenSlot};
+use super::open_engine::{END_MAX, OpenEngine, OpenSlot, ends_within};
 use super::py_engine_pool::{EnginePool, PoolIdentity};
 use super::running_jobs::RunningJobs;
 use super::shared_state::RequestState;
@@ -31,8 +29,6 @@ use crate::store_handle::StoreHandle;
 
 /// How often `drain` lets signal handlers run.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest that `close` waits for the tiers' threads to end.
-const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// Chunks whose use is counted while the index is locked.
 const TOUCHED_AT_ONCE: usize = 1024;
 
@@ -298,21 +294,8 @@ impl EngineTiers {
             open.state().registered = Arc::default();
         });
         buffer::release_returned(py);
-        Ok(py.detach(|| ends_within(open, CLOSE_MAX)))
+        Ok(py.detach(|| ends_within(open, END_MAX)))
     }
-}
-
-/// Drops the tiers on a thread of its own, and waits for it. A thread of a tier that hangs in the
-/// kernel cannot be ended, and must not keep the engine.
-fn ends_within(open: Arc<OpenEngine>, max: Duration) -> bool {
-    let (done, ended) = sync_channel::<()>(1);
-    let dropping = thread::Builder::new().name("kvtier-close".into()).spawn(move || {
-        drop(open);
-        let _ = done.send(());
-    });
-    // Without a thread the closure, and the tiers with it, were dropped here.
-    let Ok(dropping) = dropping else { return true };
-    ended.recv_timeout(max).is_ok() && dropping.join().is_ok()
 }
 
 /// Counts a use of chunks of a request, in the order of their prefix chains.

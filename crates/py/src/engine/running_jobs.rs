@@ -100,7 +100,10 @@ impl RunningJobs {
     /// Whether no job runs, and a medium uses no memory of those that ended.
     pub fn are_idle(&self) -> bool {
         let _collecting = self.lock_collecting();
-        self.queue.pending() == 0 && self.state().late_memory.is_empty()
+        let state = self.state();
+        // Calls of an engine that waits for them are not in the queue.
+        let has_calls = !state.loads.is_empty() || !state.saves.is_empty();
+        self.queue.pending() == 0 && !has_calls && state.late_memory.is_empty()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

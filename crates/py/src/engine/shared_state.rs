@@ -94,7 +94,7 @@ impl State {
     }
 
     /// Forgets memory that was returned.
-    // It needs no waker: this runs whenever jobs end and in every step of an engine's scheduler.
+    // It needs no waker: this runs whenever jobs end, and while a drain waits.
     pub fn forget_returned(&mut self) {
         self.late_memory.retain(|borrow| !borrow.is_returned());
     }

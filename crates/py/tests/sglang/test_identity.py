@@ -117,12 +117,37 @@ class Fields(Case):
         with published():
             base = texts()
             draft = texts(name="draft")
-        for name in ("kv_cache_dtype", "dtype", "quantization", "revision"):
+        for name in _identity.MODEL_SETTINGS:
             with published(**{name: "other"}):
                 self.assertNotEqual(texts(), base, name)
-        with published(speculative_draft_model_path="other"):
+        with published(load_format="dummy"):
+            self.assertNotEqual(texts(), base)
+        with published(load_format="safetensors"):
             self.assertEqual(texts(), base)
-            self.assertNotEqual(texts(name="draft"), draft)
+        for name in _identity.DRAFT_SETTINGS:
+            with published(**{name: "other"}):
+                self.assertEqual(texts(), base)
+                self.assertNotEqual(texts(name="draft"), draft, name)
+
+    def test_a_served_name_does_not_stand_for_the_weights_behind_it(self):
+        named = _identity.Names("revision 2", False)
+        with published(model_path="/models/v1"):
+            base, base_named = texts(), texts(names=named)
+        with published(model_path="/models/v2"):
+            self.assertNotEqual(texts(), base)
+            # Hosts with the same weights at other paths share what the operator names.
+            self.assertEqual(texts(names=named), base_named)
+
+    def test_layers_of_a_draft_model_in_the_same_pages_are_named(self):
+        packed = mha_pool()
+        packed.target_layer_num = packed.layer_num - 1
+        with published():
+            base = texts(packed)
+        with published(speculative_draft_model_path="other"):
+            self.assertNotEqual(texts(packed), base)
+
+    def test_another_release_of_sglang_has_another_namespace(self):
+        base = texts()
         with mock.patch.object(versions, "release", lambda: "0.5.24"):
             self.assertNotEqual(texts(), base)
 

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from host_pools import TOKENS, fill, indexer_pool, indices, logical_pool, mamba_pool, mla_pool, read, window_pool
+from host_pools import TOKENS, fill, indexer_pool, indices, logical_pool, mamba_pool, mha_pool, mla_pool, read, window_pool
 from scene import KV, Case, Policy, Transfer, key, keys
 
 
@@ -95,6 +95,25 @@ class Pools(Case):
         self.assertEqual(backend.batch_exists(keys(range(3))), 0)
         self.store_pool(backend, "swa", [0, 1])
         self.assertEqual(self.hits(backend, 3, all_pages("swa")), (2, {"kv": 3, "swa": 2}, [1, 2]))
+
+    def test_a_pool_without_pages_needs_the_calls_without_copies(self):
+        with self.assertRaisesRegex(ValueError, "interface_v1"):
+            self.open(logical_pool(), pools=self.pools, is_mla_model=True, params={"interface_v1": 0})
+
+    def test_a_pool_that_sglang_stores_on_one_rank_only_is_warned_of(self):
+        for name, is_warned in (("draft", True), ("indexer", False)):
+            pools = {name: mha_pool() if name == "draft" else indexer_pool()}
+            with self.assertLogs("kvtier", "INFO") as logged:
+                self.open(mla_pool(), pools=pools, is_mla_model=True, tp_size=2)
+            self.assertEqual(any("on one of 2 ranks only" in line for line in logged.output), is_warned, name)
+
+    def test_lookups_see_what_the_copying_calls_stored(self):
+        split = dict(tp_lcm_size=2, should_split_heads=True, is_page_first_layout=False)
+        backend = self.open(mha_pool("page_head"), params={"interface_v1": 0}, **split)
+        page = backend.mem_pool_host.get_dummy_flat_data_page()
+        self.assertTrue(backend.batch_set(keys([0]), [page]))
+        self.assertEqual(backend.batch_exists(keys([0])), 1)
+        self.assertEqual(self.hits(backend, 1)[0], 1)
 
     def test_a_damaged_page_of_one_pool_ends_the_prefix_until_it_is_stored_again(self):
         backend = self.open_hybrid()

@@ -1,5 +1,6 @@
 """One host pool of SGLang and its pages in kvtier's tiers."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -10,6 +11,9 @@ from . import _host_memory, _identity
 # Classes of pools that hold the same bytes on all ranks of tensor parallelism, if the model's KV is so. Other pools of such a model, such as the
 # states of Mamba layers and draft models with heads, differ by rank.
 REPLICATED = ("MLATokenToKVPoolHost", "DSAIndexerPoolHost", "DeepSeekV4PagedHostPool", "DeepSeekV4StateHostPool", "LogicalHostPool")
+
+# The pool that SGLang stores on every rank, of a model with replicated KV too.
+MAMBA = "mamba"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,13 @@ class HostPool:
         self.ranks: set[int] = set()
         if self.is_logical:
             return
+        if config.is_mla_model and config.tp_size > 1 and not self.is_replicated and name != MAMBA:
+            _log.write(
+                logging.WARNING,
+                "SGLang stores pool %r on one of %d ranks only, and the others have bytes of their own: pages that need it will not be found",
+                name,
+                config.tp_size,
+            )
         split = 1 if self.is_replicated else _identity.split_factor(config)
         self.pages = self._page_map(split)
         for tensor in _host_memory.buffers(pool):
@@ -80,7 +91,7 @@ class HostPool:
             layout = getattr(self.pool, "layout", None)
             raise ValueError(
                 f"kvtier.sglang: pool {self.name!r} ({type(self.pool).__name__}, layout {layout}) does not say where its pages are: set "
-                "--hicache-mem-layout page_first or page_first_direct"
+                f"--hicache-mem-layout page_first or page_first_direct, if that is the cause ({type(e).__name__}: {e})"
             ) from e
 
     def _open_flat(self, core: _engine.Core, fields: dict[str, Any], rank: int) -> None:

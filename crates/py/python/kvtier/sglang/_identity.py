@@ -17,6 +17,7 @@ GEOMETRY = (
     "start_layer",
     "end_layer",
     "head_dim",
+    "head_group_num",
     "v_head_dim",
     "kv_lora_rank",
     "qk_rope_head_dim",
@@ -33,8 +34,13 @@ GEOMETRY = (
     "storage_format_tag",
 )
 # Of SGLang's configuration of the model, and of the draft model.
-MODEL_SETTINGS = ("kv_cache_dtype", "dtype", "quantization", "revision")
-DRAFT_SETTINGS = ("speculative_draft_model_path", "speculative_draft_model_revision", "speculative_draft_model_quantization")
+MODEL_SETTINGS = ("kv_cache_dtype", "dtype", "quantization", "revision", "json_model_override_args", "quantization_param_path")
+DRAFT_SETTINGS = (
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+    "speculative_draft_model_quantization",
+    "speculative_draft_kv_cache_dtype",
+)
 DTYPES = ("dtype", "temporal_dtype", "conv_dtype", "indexer_dtype")
 
 
@@ -61,14 +67,22 @@ def split_factor(config: Any) -> int:
     return int(config.tp_lcm_size // config.tp_size) if config.should_split_heads else 1
 
 
-def engine_settings(pool_name: str) -> dict[str, Any]:
+def engine_settings(pool_name: str, pool: Any, weights: Optional[str]) -> dict[str, Any]:
     """What the engine's own configuration says of the bytes, where SGLang has published it: pools of all 8-bit floats have the dtype ``uint8``, and
-    the name of a model says neither its revision nor its quantization."""
+    the name of a model is the one that it is served under, which says neither where its weights are nor how it computes."""
     context = import_module("sglang.srt.runtime_context")
     settings = {name: _published(context.get_model, name) for name in MODEL_SETTINGS}
-    if pool_name.startswith("draft"):
+    settings["has_dummy_weights"] = _published(context.get_model, "load_format") == "dummy"
+    # Hosts may have the same weights at different paths: what the operator says of them counts instead.
+    settings["model_path"] = _published(context.get_model, "model_path") if weights is None else None
+    if _has_draft_layers(pool_name, pool):
         settings.update({f"draft_{name}": _published(context.get_spec, name) for name in DRAFT_SETTINGS})
     return settings
+
+
+def _has_draft_layers(pool_name: str, pool: Any) -> bool:
+    # A draft model has pools of its own, or its layers come after those of the model in the same pages.
+    return pool_name.startswith("draft") or getattr(pool, "target_layer_num", None) != getattr(pool, "layer_num", None)
 
 
 def _published(namespace: Any, name: str) -> Any:
@@ -95,7 +109,7 @@ def fields(config: Any, names: Names, pool_name: str, pages: PageMap, shard: Sha
         "format": FORMAT,
         "engine": "sglang",
         "engine_version": _versions.release(),
-        "settings": engine_settings(pool_name),
+        "settings": engine_settings(pool_name, pool, names.weights),
         "model": config.model_name,
         "weights": names.weights,
         "pool": pool_name,

@@ -20,6 +20,8 @@ OF_SGLANG = (
     "prefetch_timeout_per_ki_token",
     "hicache_storage_pass_prefix_keys",
     "tp_lcm_size",
+    # SGLang adds it for --file-storage-path.
+    "file_storage_path",
 )
 PARAMS = ("tiers", "config", "timeout_seconds", "weights", "share_data_parallel", "metrics")
 

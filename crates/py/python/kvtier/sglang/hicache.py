@@ -53,7 +53,10 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         with self._registering:
             known = self._pools.get(name)
             if known is None or known.pool is not pool:
-                self._pools[name] = HostPool(self._core, self._config, self._settings.names, name, pool)
+                host_pool = HostPool(self._core, self._config, self._settings.names, name, pool)
+                if host_pool.is_logical and not self._settings.is_zero_copy:
+                    raise ValueError(f'{WHERE}: pool {name!r} has no pages of its own to copy: set "interface_v1": 1')
+                self._pools[name] = host_pool
 
     def _pool(self, name: Any) -> HostPool:
         pool = self._pools.get(str(name))
@@ -72,9 +75,7 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
             if pool.is_logical:
                 # Ranks that share another rank's memory have none of their own, and that rank answers for all. Without any memory nothing is stored.
                 return len(keys) if getattr(pool.pool, "_is_dummy", False) else 0
-            if self._settings.is_zero_copy or pool.flat is None:
-                return pool.prefix(keys)
-            return pool.flat.prefix(keys)
+            return self._kv_prefix(pool, keys)
         except Exception as e:
             self._failed("lookup", e)
             return 0
@@ -84,7 +85,7 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
     ) -> PoolTransferResult:
         try:
             pool = self._pool(PoolName.KV)
-            kv_pages = len(keys) if pool.is_logical else pool.prefix(keys)
+            kv_pages = len(keys) if pool.is_logical else self._kv_prefix(pool, keys)
 
             def prefix(name: Any, names: Sequence[str]) -> int:
                 return self._pool(name).prefix(names)
@@ -96,6 +97,10 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         except Exception as e:
             self._failed("lookup", e)
             return PoolTransferResult(0, {}, [])
+
+    def _kv_prefix(self, pool: HostPool, keys: Sequence[str]) -> int:
+        """How many pages are stored, from the first one, in the form that this engine moves them in."""
+        return pool.prefix(keys) if self._settings.is_zero_copy or pool.flat is None else pool.flat.prefix(keys)
 
     # -- pages of host pools ----------------------------------------------------------------------
 
