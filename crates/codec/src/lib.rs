@@ -1,20 +1,39 @@
-//! Payload transforms of KV-cache chunks: what LMCache calls a "serde". No I/O.
+//! Encodings of KV-cache chunks, which LMCache calls "serde": compression and encryption. No I/O.
 //!
-//! A [`Codec`] writes into a buffer of its caller and never beyond it, and a decode gives exactly
-//! the raw bytes that were announced or an error: stored bytes may be torn, foreign or hostile.
-//! Which codec a chunk was stored with stands in its facts as a [`CodecId`](kvtier_key::CodecId);
-//! [`by_id`] finds it.
+//! Every step is a [`Stage`]. A stage writes into memory of its caller and never beyond it, and a
+//! decode gives exactly the raw bytes that were announced or an error: stored bytes may be torn,
+//! foreign or hostile.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod codec;
-mod codec_list;
+mod aes_gcm;
+mod bf16_split;
+mod chain;
+mod codec_id;
+mod decoder;
+mod element_type;
 mod error;
-mod identity;
+mod frame_header;
 mod lz4;
+mod pieces;
+mod scratch;
+mod stage;
+mod stage_by_name;
+mod zstd;
+mod zstd_contexts;
 
-pub use codec::Codec;
-pub use codec_list::{by_id, by_name};
+pub use aes_gcm::{
+    AES_256_GCM_OVERHEAD, Aes256Gcm, CHUNKS_PER_KEY_MAX, Keyring, LMCACHE_AES_OVERHEAD,
+    LmcacheAesGcm, LmcacheAesKey, MasterKey, SECRET_LEN_MIN,
+};
+pub use bf16_split::Bf16Split;
+pub use chain::{Chain, Encoded};
+pub use codec_id::{STAGES_MAX, stage_names};
+pub use decoder::{Decoder, Stored};
+pub use element_type::ElementType;
 pub use error::{Error, ErrorKind};
-pub use identity::IdentityCodec;
 pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};
+pub use scratch::Scratch;
+pub use stage::{Chunk, Stage, StageId, StageKind};
+pub use stage_by_name::stage_by_name;
+pub use zstd::Zstd;

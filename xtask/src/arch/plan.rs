@@ -41,9 +41,10 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
     (
-        &["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config", "aws-lc-rs"],
+        &["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"],
         &["s3"],
     ),
+    (&["aws-lc-rs"], &["codec", "s3"]),
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),
     (&["clap", "clap_complete", "clap_mangen", "indicatif", "tracing-subscriber"], &["cli"]),

@@ -17,6 +17,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/CLI.md",
     "docs/CONFIG.md",
     "docs/EMBEDDING.md",
+    "docs/ENCODINGS.md",
     "docs/EVICTION.md",
     "docs/FORMAT.md",
     "docs/GDS.md",

@@ -1,0 +1,248 @@
+//! One block of a frame: a header, and its symbols with a code of their own.
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 1 | form: 0 raw, 1 constant, 2 coded |
+//! | 1 | 3 | 0 |
+//! | 4 | 4 | bytes of the payload, little-endian |
+//!
+//! Payload, raw: the raw bytes. Constant: the rest bits, then the one symbol. Coded: the rest bits,
+//! then the lengths of all 256 codes (4 bits each), then the length of each stream (2 bytes,
+//! little-endian), then the streams.
+
+use super::code_lengths::{self, CodeLengths, PACKED_LEN};
+use super::decode_table::DecodeTable;
+use super::stream_decoder::{self, SLACK, STREAMS, Stream};
+use super::stream_encoder::{self, EncodeTable};
+use crate::ElementType;
+use crate::pieces::grow;
+
+/// The symbols of a block: all but the last block of a frame have this many.
+pub(super) const BLOCK_SYMBOLS: usize = 1 << 18;
+
+/// The symbols of a segment, which has `STREAMS` runs: what decoders keep in their nearest caches.
+const SEGMENT_SYMBOLS: usize = 1 << 15;
+
+const HEADER_LEN: usize = 8;
+
+const RAW: u8 = 0;
+const CONSTANT: u8 = 1;
+const CODED: u8 = 2;
+
+/// What one block decodes with.
+#[derive(Debug)]
+pub(super) struct BlockDecoder {
+    table: DecodeTable,
+    /// The runs of a segment, each with `SLACK` bytes more.
+    runs: Vec<u8>,
+}
+
+/// The most bytes that a block of `raw_len` raw bytes takes: it is raw then.
+pub(super) fn bound(raw_len: usize) -> usize {
+    HEADER_LEN + raw_len
+}
+
+/// The lengths of the runs of the segment with `symbols` symbols, a multiple of eight.
+fn run_lens(symbols: usize) -> [usize; STREAMS] {
+    let each = symbols.div_ceil(8 * STREAMS) * 8;
+    std::array::from_fn(|nth| symbols.saturating_sub(nth * each).min(each))
+}
+
+/// The lengths of all runs of a block.
+fn all_runs(symbols: usize) -> impl Iterator<Item = usize> {
+    let segments = symbols.div_ceil(SEGMENT_SYMBOLS);
+    (0..segments)
+        .flat_map(move |nth| run_lens((symbols - nth * SEGMENT_SYMBOLS).min(SEGMENT_SYMBOLS)))
+}
+
+/// Writes `raw` as a block to the front of `out` and answers its bytes; nothing where `out` is too
+/// short. `symbols` is used as working memory.
+pub(super) fn encode(
+    element: ElementType,
+    raw: &[u8],
+    symbols: &mut Vec<u8>,
+    out: &mut [u8],
+) -> Option<usize> {
+    let (header, payload) = out.split_first_chunk_mut::<HEADER_LEN>()?;
+    let (form, len) = match encode_symbols(element, raw, symbols, payload) {
+        // Coding gains nothing or does not fit.
+        None => {
+            payload.get_mut(..raw.len())?.copy_from_slice(raw);
+            (RAW, raw.len())
+        }
+        Some(coded) => coded,
+    };
+    header[..4].copy_from_slice(&[form, 0, 0, 0]);
+    header[4..].copy_from_slice(&(len as u32).to_le_bytes());
+    Some(HEADER_LEN + len)
+}
+
+/// The form and the length of a payload that is shorter than `raw`.
+fn encode_symbols(
+    element: ElementType,
+    raw: &[u8],
+    symbols: &mut Vec<u8>,
+    payload: &mut [u8],
+) -> Option<(u8, usize)> {
+    let count = raw.len() / element.bytes_per_symbol();
+    let symbols = grow(symbols, count);
+    let rest_len = element.rest_len(count);
+    let (rest, after) = payload.split_at_mut_checked(rest_len)?;
+    split_runs(element, raw, symbols, rest);
+    let counts = code_lengths::count(symbols);
+    if counts[usize::from(*symbols.first()?)] as usize == count {
+        *after.first_mut()? = symbols[0];
+        return Some((CONSTANT, rest_len + 1));
+    }
+    let lengths = CodeLengths::from_counts(&counts);
+    let streams = all_runs(count).count();
+    // Streams end with a whole byte and a length of two.
+    let about = lengths.total_bits(&counts) as usize / 8 + 3 * streams + PACKED_LEN;
+    if rest_len + about >= raw.len() {
+        return None;
+    }
+    let coded = encode_streams(&lengths, symbols, after)?;
+    Some((CODED, rest_len + coded))
+}
+
+fn split_runs(element: ElementType, raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
+    let (mut raw, mut symbols, mut rest) = (raw, symbols, rest);
+    for len in all_runs(symbols.len()) {
+        let here;
+        (here, raw) = raw.split_at(len * element.bytes_per_symbol());
+        let (run, other_runs) = symbols.split_at_mut(len);
+        let (bits, other_bits) = rest.split_at_mut(element.rest_len(len));
+        element.split(here, run, bits);
+        (symbols, rest) = (other_runs, other_bits);
+    }
+}
+
+/// Writes the code, the lengths of the streams and the streams; answers their bytes.
+fn encode_streams(lengths: &CodeLengths, symbols: &[u8], out: &mut [u8]) -> Option<usize> {
+    let table = EncodeTable::new(lengths);
+    let (packed, out) = out.split_first_chunk_mut::<PACKED_LEN>()?;
+    *packed = lengths.pack();
+    let sizes_len = 2 * all_runs(symbols.len()).count();
+    let (sizes, streams) = out.split_at_mut_checked(sizes_len)?;
+    let (mut symbols, mut at) = (symbols, 0);
+    for (len, size) in all_runs(symbols.len()).zip(sizes.as_chunks_mut().0) {
+        let run;
+        (run, symbols) = symbols.split_at(len);
+        let bytes = stream_encoder::encode(&table, run, &mut streams[at..])?;
+        *size = (bytes as u16).to_le_bytes();
+        at += bytes;
+    }
+    Some(PACKED_LEN + sizes_len + at)
+}
+
+impl BlockDecoder {
+    pub(super) fn new() -> Self {
+        BlockDecoder { table: DecodeTable::new(), runs: vec![0; SEGMENT_SYMBOLS + STREAMS * SLACK] }
+    }
+
+    pub(super) fn buffer_bytes(&self) -> usize {
+        size_of::<DecodeTable>() + self.runs.capacity()
+    }
+
+    /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after
+    /// it. Nothing where it is no block of that length.
+    pub(super) fn decode<'a>(
+        &mut self,
+        element: ElementType,
+        stored: &'a [u8],
+        raw: &mut [u8],
+    ) -> Option<&'a [u8]> {
+        let (header, stored) = stored.split_first_chunk::<HEADER_LEN>()?;
+        let [form, 0, 0, 0, length @ ..] = *header else { return None };
+        let length = u32::from_le_bytes(length) as usize;
+        let (payload, after) = stored.split_at_checked(length)?;
+        if form == RAW {
+            if payload.len() != raw.len() {
+                return None;
+            }
+            raw.copy_from_slice(payload);
+            return Some(after);
+        }
+        let count = raw.len() / element.bytes_per_symbol();
+        let (rest, coded) = payload.split_at_checked(element.rest_len(count))?;
+        match (form, coded) {
+            (CONSTANT, [symbol]) => self.repeat(element, *symbol, rest, raw),
+            (CODED, _) => self.decode_streams(element, rest, coded, raw)?,
+            _ => return None,
+        }
+        Some(after)
+    }
+
+    fn repeat(&mut self, element: ElementType, symbol: u8, rest: &[u8], raw: &mut [u8]) {
+        let (mut rest, mut raw) = (rest, raw);
+        self.runs.fill(symbol);
+        for len in all_runs(raw.len() / element.bytes_per_symbol()) {
+            let bits;
+            (bits, rest) = rest.split_at(element.rest_len(len));
+            let (here, next) = raw.split_at_mut(len * element.bytes_per_symbol());
+            element.merge(&self.runs[..len], bits, here);
+            raw = next;
+        }
+    }
+
+    fn decode_streams(
+        &mut self,
+        element: ElementType,
+        rest: &[u8],
+        coded: &[u8],
+        raw: &mut [u8],
+    ) -> Option<()> {
+        let (packed, coded) = coded.split_first_chunk::<PACKED_LEN>()?;
+        self.table.fill(CodeLengths::unpack(packed)?);
+        let count = raw.len() / element.bytes_per_symbol();
+        let (sizes, data) = coded.split_at_checked(2 * all_runs(count).count())?;
+        let sizes = sizes.as_chunks::<2>().0.iter().map(|size| u16::from_le_bytes(*size));
+        if sizes.clone().map(usize::from).sum::<usize>() != data.len() {
+            return None;
+        }
+        let mut sizes = sizes.map(usize::from);
+        let (mut rest, mut at) = (rest, 0);
+        for raw in raw.chunks_mut(SEGMENT_SYMBOLS * element.bytes_per_symbol()) {
+            let lens = run_lens(raw.len() / element.bytes_per_symbol());
+            let streams = cut_runs(&mut self.runs, lens).map(|run| {
+                let from = at;
+                at += sizes.next().unwrap_or_default();
+                Stream::new(from..at, run)
+            });
+            if !stream_decoder::decode(&self.table, data, streams) {
+                return None;
+            }
+            rest = merge_runs(element, &mut self.runs, lens, rest, raw);
+        }
+        Some(())
+    }
+}
+
+/// The runs of a segment, each with its slack.
+fn cut_runs(runs: &mut [u8], lens: [usize; STREAMS]) -> [&mut [u8]; STREAMS] {
+    let mut runs = runs;
+    lens.map(|len| {
+        let (run, next) = std::mem::take(&mut runs).split_at_mut(len + SLACK);
+        runs = next;
+        run
+    })
+}
+
+/// Puts a segment together and returns the rest bits of the next ones.
+fn merge_runs<'a>(
+    element: ElementType,
+    runs: &mut [u8],
+    lens: [usize; STREAMS],
+    rest: &'a [u8],
+    raw: &mut [u8],
+) -> &'a [u8] {
+    let (mut rest, mut raw) = (rest, raw);
+    for (run, len) in cut_runs(runs, lens).into_iter().zip(lens) {
+        let bits;
+        (bits, rest) = rest.split_at(element.rest_len(len));
+        let (here, next) = raw.split_at_mut(len * element.bytes_per_symbol());
+        element.merge(&run[..len], bits, here);
+        raw = next;
+    }
+    rest
+}

@@ -1,0 +1,156 @@
+//! `bf16-split`: lossless coding of floating-point elements. Exponents of KV data are few and
+//! uneven, so they are coded; signs and mantissas are nearly random, so they are stored as they are.
+
+mod block;
+mod code_lengths;
+mod decode_table;
+mod element_planes;
+mod sample;
+pub(crate) mod split_scratch;
+mod stream_decoder;
+mod stream_encoder;
+
+use self::block::{BLOCK_SYMBOLS, BlockDecoder};
+use self::element_planes::GRANULE;
+use self::split_scratch::SplitScratch;
+use crate::frame_header::{FrameHeader, HEADER_LEN};
+use crate::pieces::{PieceReader, PieceWriter, total_len, total_len_mut};
+use crate::{Chunk, ElementType, Error, Scratch, Stage, StageId, StageKind};
+
+const VERSION: u8 = 1;
+
+/// The least gain is the raw length by this: 5 %.
+const GAIN_PARTS: usize = 20;
+
+/// Lossless coding of bf16, fp16 and fp8 elements: exponents by a prefix code, the other bits as
+/// they are. It refuses chunks of which it would save less than 5 %, and chunks without an
+/// [`ElementType`].
+///
+/// A frame has no checksum. A damaged one decodes to an error or to wrong bytes: the caller's digest
+/// of the raw bytes, or an encryption around the frame, proves the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bf16Split;
+
+/// The lengths of the blocks of `raw_len` bytes, and then that of the bytes that are left over.
+fn parts(element: ElementType, raw_len: usize) -> (impl Iterator<Item = usize>, usize) {
+    let tail = raw_len % GRANULE;
+    let whole = raw_len - tail;
+    let block = BLOCK_SYMBOLS * element.bytes_per_symbol();
+    let blocks = (0..whole.div_ceil(block)).map(move |nth| (whole - nth * block).min(block));
+    (blocks, tail)
+}
+
+impl Stage for Bf16Split {
+    fn id(&self) -> StageId {
+        StageId::BF16_SPLIT
+    }
+
+    fn kind(&self) -> StageKind {
+        StageKind::Typed
+    }
+
+    fn bound(&self, raw_len: usize) -> Result<usize, Error> {
+        // The smallest blocks are those of fp8.
+        let (blocks, _) = parts(ElementType::Fp8E5M2, raw_len);
+        let headers = blocks.map(|_| block::bound(0)).sum::<usize>() + HEADER_LEN;
+        let too_long = || Error::invalid(format!("{raw_len} bytes are too many"));
+        raw_len.checked_add(headers).ok_or_else(too_long)
+    }
+
+    fn encode(
+        &self,
+        chunk: &Chunk<'_>,
+        raw: &[&[u8]],
+        out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<usize>, Error> {
+        let Some(element) = chunk.element_type else { return Ok(None) };
+        let raw_len = total_len(raw);
+        let limit = raw_len - raw_len.div_ceil(GAIN_PARTS);
+        if out.len() < limit {
+            let why = format!("a buffer of {} bytes for {raw_len} raw ones", out.len());
+            return Err(Error::invalid(why));
+        }
+        if !sample::promises_gain(element, raw) {
+            return Ok(None);
+        }
+        Ok(encode_frame(element, raw, &mut out[..limit], &mut scratch.split))
+    }
+
+    fn raw_len(&self, stored: &[u8]) -> Result<usize, Error> {
+        Ok(FrameHeader::read(stored, self.id(), VERSION)?.0.raw_len)
+    }
+
+    fn decode(
+        &self,
+        _: &Chunk<'_>,
+        stored: &[u8],
+        raw: &mut [&mut [u8]],
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        let (header, payload) = FrameHeader::read(stored, self.id(), VERSION)?;
+        let raw_len = total_len_mut(raw);
+        header.expect_raw_len(raw_len)?;
+        let element = ElementType::from_number(header.parameter).filter(|_| header.key_id == 0);
+        let Some(element) = element else {
+            return Err(Error::corrupt("a bf16-split frame of no known element type"));
+        };
+        decode_blocks(element, payload, raw, &mut scratch.split).ok_or_else(|| {
+            Error::corrupt(format!("no bf16-split frame of {raw_len} bytes of {element:?}"))
+        })
+    }
+}
+
+/// The frame's bytes, if they fit `out`.
+fn encode_frame(
+    element: ElementType,
+    raw: &[&[u8]],
+    out: &mut [u8],
+    scratch: &mut SplitScratch,
+) -> Option<usize> {
+    let raw_len = total_len(raw);
+    let parameter = element.number();
+    let header =
+        FrameHeader { parameter, ..FrameHeader::new(StageId::BF16_SPLIT, VERSION, raw_len) };
+    *out.first_chunk_mut()? = header.to_bytes();
+    let mut at = HEADER_LEN;
+    let mut reader = PieceReader::new(raw);
+    let (blocks, tail) = parts(element, raw_len);
+    for len in blocks {
+        let raw = reader.take(len, &mut scratch.block);
+        at += block::encode(element, raw, &mut scratch.symbols, &mut out[at..])?;
+    }
+    let raw = reader.take(tail, &mut scratch.block);
+    out[at..].get_mut(..tail)?.copy_from_slice(raw);
+    Some(at + tail)
+}
+
+/// Nothing where `payload` is not that of a frame with the length of `raw`.
+fn decode_blocks(
+    element: ElementType,
+    payload: &[u8],
+    raw: &mut [&mut [u8]],
+    scratch: &mut SplitScratch,
+) -> Option<()> {
+    let (blocks, tail) = parts(element, total_len_mut(raw));
+    let decoder = scratch.decoder.get_or_insert_with(BlockDecoder::new);
+    let mut writer = PieceWriter::new(raw);
+    let mut stored = payload;
+    for len in blocks {
+        writer
+            .fill(len, &mut scratch.block, |raw| {
+                stored = decoder.decode(element, stored, raw).ok_or(())?;
+                Ok::<_, ()>(())
+            })
+            .ok()?;
+    }
+    if stored.len() != tail {
+        return None;
+    }
+    writer
+        .fill(tail, &mut scratch.block, |raw| {
+            raw.copy_from_slice(stored);
+            Ok::<_, ()>(())
+        })
+        .ok()
+}

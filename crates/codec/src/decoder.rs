@@ -1,0 +1,181 @@
+//! Undoes the stages that a chunk's facts name: the entry point for loading.
+
+use std::sync::Arc;
+
+use kvtier_key::CodecId;
+
+use crate::codec_id::{STAGES_MAX, StageIds};
+use crate::pieces::{grow, total_len_mut};
+use crate::{Bf16Split, Chunk, Error, Lz4, Scratch, Stage, StageKind, Zstd};
+
+/// A stored chunk, as its facts describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    /// The stages that it went through; 0 = it is stored as it is.
+    pub codec: CodecId,
+    /// The id of the key that encrypted it; 0 = none.
+    pub key_id: u32,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Decodes chunks of any codec whose stages it has. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    stages: Vec<Arc<dyn Stage>>,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    /// With the stages that need no setting: `lz4`, `zstd` and `bf16-split`.
+    pub fn new() -> Self {
+        Decoder { stages: vec![Arc::new(Lz4), Arc::new(Zstd::default()), Arc::new(Bf16Split)] }
+    }
+
+    /// Adds a stage. It replaces the one with the same number.
+    pub fn with_stage(mut self, stage: Arc<dyn Stage>) -> Self {
+        self.stages.retain(|other| other.id() != stage.id());
+        self.stages.push(stage);
+        self
+    }
+
+    /// Whether chunks of this codec decode to exactly the bytes that were encoded, or to an error.
+    /// Those of other codecs need a digest of the raw bytes.
+    ///
+    /// # Errors
+    /// `Unsupported`: a stage that is missing here.
+    pub fn proves_bytes(&self, codec: CodecId) -> Result<bool, Error> {
+        let last = StageIds::from_codec(codec)?.iter().next_back();
+        let last = last.map(|id| self.stage(id.number(), codec)).transpose()?;
+        Ok(last.is_some_and(|stage| stage.kind() == StageKind::Encryption))
+    }
+
+    /// Decodes a chunk into all pieces of `raw`, whose bytes are its raw length.
+    ///
+    /// Working memory is bounded by what the stages could have written for that raw length,
+    /// whatever the stored bytes announce.
+    ///
+    /// # Errors
+    /// `Corrupt`, unless the stored bytes are the encoding of that many raw bytes. `Unsupported`: a
+    /// stage or a version that is missing here. `KeyMissing`: its key is not loaded. What `raw`
+    /// holds is then undefined.
+    pub fn decode(
+        &self,
+        chunk: &Chunk<'_>,
+        stored: &Stored<'_>,
+        raw: &mut [&mut [u8]],
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        let mut between = std::mem::take(&mut scratch.between);
+        let memory = Memory { between: &mut between, scratch };
+        let decoded = self.decode_through(chunk, stored, raw, memory);
+        scratch.between = between;
+        decoded
+    }
+
+    fn decode_through(
+        &self,
+        chunk: &Chunk<'_>,
+        stored: &Stored<'_>,
+        raw: &mut [&mut [u8]],
+        memory: Memory<'_>,
+    ) -> Result<(), Error> {
+        let Memory { between: [held, free], scratch } = memory;
+        let steps = self.steps(stored.codec, total_len_mut(raw))?;
+        let (mut held, mut free) = (held, free);
+        // The bytes that `held` has; none while the stored bytes are the input.
+        let mut len = None;
+        let mut key_id = 0;
+        for step in steps.into_iter().flatten().rev() {
+            let input = len.map_or(stored.bytes, |len| &held[..len]);
+            key_id = key_id.max(step.stage.stored_key_id(input)?);
+            if key_id != 0 && key_id != stored.key_id {
+                let why = format!("encrypted with key {key_id}, not {}", stored.key_id);
+                return Err(Error::corrupt(why));
+            }
+            if step.is_first {
+                step.stage.decode(chunk, input, raw, scratch)?;
+                return check_key_id(key_id, stored.key_id);
+            }
+            let announced = step.stage.raw_len(input)?;
+            if announced > step.raw_len_max {
+                let why = format!("a frame of {announced} bytes, at most {}", step.raw_len_max);
+                return Err(Error::corrupt(why));
+            }
+            step.stage.decode(chunk, input, &mut [grow(free, announced)], scratch)?;
+            len = Some(announced);
+            std::mem::swap(&mut held, &mut free);
+        }
+        copy_plain(stored.bytes, raw)?;
+        check_key_id(0, stored.key_id)
+    }
+
+    /// The stages of a codec in the order in which they were applied.
+    fn steps(
+        &self,
+        codec: CodecId,
+        raw_len: usize,
+    ) -> Result<[Option<Step<'_>>; STAGES_MAX], Error> {
+        let mut steps = [const { None }; STAGES_MAX];
+        let mut raw_len_max = raw_len;
+        for (nth, (id, step)) in StageIds::from_codec(codec)?.iter().zip(&mut steps).enumerate() {
+            let stage = self.stage(id.number(), codec)?;
+            *step = Some(Step { stage, is_first: nth == 0, raw_len_max });
+            let bound = stage.bound(raw_len_max);
+            let no_encoder = |error| Error::corrupt(format!("no encoder wrote this: {error}"));
+            raw_len_max = raw_len_max.max(bound.map_err(no_encoder)?);
+        }
+        Ok(steps)
+    }
+
+    fn stage(&self, number: u8, codec: CodecId) -> Result<&dyn Stage, Error> {
+        let found = self.stages.iter().find(|stage| stage.id().number() == number);
+        found.map(|stage| &**stage).ok_or_else(|| {
+            let why = format!("stage {number} of codec {:#06x} is missing here", codec.0);
+            Error::unsupported(why)
+        })
+    }
+}
+
+/// Working memory: what is between stages, and what the stages use.
+struct Memory<'a> {
+    between: &'a mut [Vec<u8>; 2],
+    scratch: &'a mut Scratch,
+}
+
+/// A stage of a stored chunk.
+#[derive(Clone, Copy, Debug)]
+struct Step<'a> {
+    stage: &'a dyn Stage,
+    /// Its raw bytes are those of the chunk.
+    is_first: bool,
+    /// The most raw bytes that its encoder can have had.
+    raw_len_max: usize,
+}
+
+fn check_key_id(found: u32, announced: u32) -> Result<(), Error> {
+    if found != announced {
+        return Err(Error::corrupt(format!("encrypted with key {found}, not {announced}")));
+    }
+    Ok(())
+}
+
+fn copy_plain(stored: &[u8], raw: &mut [&mut [u8]]) -> Result<(), Error> {
+    let raw_len = total_len_mut(raw);
+    if stored.len() != raw_len {
+        let why = format!("{} stored bytes are not {raw_len} raw ones", stored.len());
+        return Err(Error::corrupt(why));
+    }
+    let mut from = stored;
+    for piece in raw {
+        let (here, next) = from.split_at(piece.len());
+        piece.copy_from_slice(here);
+        from = next;
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Buffers that stages use again for each chunk.
+
+use std::fmt;
+
+use crate::bf16_split::split_scratch::SplitScratch;
+use crate::zstd_contexts::ZstdContexts;
+
+/// The working memory of a thread that encodes or decodes. It grows to what the largest chunk needs
+/// and is used again for the next one.
+///
+/// Decrypted bytes stay in it until they are overwritten.
+#[derive(Default)]
+pub struct Scratch {
+    /// Pieces that are gathered into one, or one that is cut into pieces.
+    pub(crate) spare: Vec<u8>,
+    /// What a tag covers besides the ciphertext.
+    pub(crate) associated_data: Vec<u8>,
+    pub(crate) split: SplitScratch,
+    pub(crate) zstd: ZstdContexts,
+    /// What is between two stages of a chain.
+    pub(crate) between: [Vec<u8>; 2],
+}
+
+impl Scratch {
+    /// Without any memory.
+    pub fn new() -> Self {
+        Scratch::default()
+    }
+
+    /// The bytes of its buffers, without the working memory of the zstd library.
+    pub fn buffer_bytes(&self) -> usize {
+        let between: usize = self.between.iter().map(Vec::capacity).sum();
+        self.spare.capacity() + between + self.split.buffer_bytes()
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").field("buffer_bytes", &self.buffer_bytes()).finish()
+    }
+}

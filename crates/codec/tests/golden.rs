@@ -1,0 +1,78 @@
+//! The frames that are on media: version 1 of each stage, byte by byte. `KVTIER_WRITE_GOLDEN=1`
+//! writes the files, for a new version.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvtier_codec::{
+    Aes256Gcm, Bf16Split, Chunk, ElementType, Keyring, Lz4, MasterKey, Stage, Zstd,
+};
+use support::{decoded, encoded, kv_like, noise};
+
+struct Case {
+    name: &'static str,
+    stage: Box<dyn Stage>,
+    chunk: Chunk<'static>,
+    raw: Vec<u8>,
+    /// Whether the same bytes always encode to the same frame, whatever the library's version.
+    is_stable: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(7, b"golden secret of thirty-two byte").unwrap());
+    let plain = Chunk::default();
+    let case = |name, stage: Box<dyn Stage>, chunk, raw| {
+        let is_stable = stage.id() == Bf16Split.id();
+        Case { name, stage, chunk, raw, is_stable }
+    };
+    let text = b"a chunk that repeats, repeats, repeats, repeats, repeats, repeats ".repeat(3);
+    let split =
+        |name, element, raw| case(name, Box::new(Bf16Split), plain.with_element_type(element), raw);
+    let kv = |element, len| kv_like(element, len, 42);
+    let tenant = plain.with_tenant(b"tenant").with_associated_data(b"digest and facts");
+    vec![
+        case("lz4-v1", Box::new(Lz4), plain, text.clone()),
+        case("zstd-v1", Box::new(Zstd::with_level(1).unwrap()), plain, text.clone()),
+        case("aes-256-gcm-v1", Box::new(Aes256Gcm::new(keys, 7)), tenant, text),
+        split("bf16-split-v1-bf16", ElementType::Bf16, kv(ElementType::Bf16, 4103)),
+        split("bf16-split-v1-fp16", ElementType::Fp16, kv(ElementType::Fp16, 4103)),
+        split("bf16-split-v1-fp8-e4m3", ElementType::Fp8E4M3, kv(ElementType::Fp8E4M3, 4103)),
+        split("bf16-split-v1-fp8-e5m2", ElementType::Fp8E5M2, kv(ElementType::Fp8E5M2, 4103)),
+        split("bf16-split-v1-constant", ElementType::Bf16, vec![0x3f; 100]),
+    ]
+}
+
+fn path(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("{name}.bin")].iter().collect()
+}
+
+#[test]
+fn frames_are_those_on_media() {
+    for case in cases() {
+        let Case { name, stage, chunk, raw, is_stable } = case;
+        let now = encoded(&*stage, &chunk, &raw).unwrap();
+        if std::env::var_os("KVTIER_WRITE_GOLDEN").is_some() {
+            fs::write(path(name), &now).unwrap();
+        }
+        let stored = fs::read(path(name)).unwrap();
+        assert!(decoded(&*stage, &chunk, &stored, raw.len()).unwrap() == raw, "{name}");
+        assert!(!is_stable || stored == now, "{name} is encoded differently now");
+        assert_eq!(stored[..2], [stage.id().number(), 1], "{name}");
+    }
+}
+
+/// A block that would not become smaller is stored as it is, in a frame whose other blocks do.
+#[test]
+fn a_raw_block_is_read() {
+    let raw = noise(48 + 5, 1);
+    let mut stored = vec![3, 1, 1, 0, 0, 0, 0, 0];
+    stored.extend(53u64.to_le_bytes());
+    stored.extend([0, 0, 0, 0, 48, 0, 0, 0]);
+    stored.extend(&raw);
+    assert_eq!(decoded(&Bf16Split, &Chunk::default(), &stored, raw.len()).unwrap(), raw);
+}

@@ -1,0 +1,153 @@
+//! What is encoded comes back: every stage, type, length and kind of data, in one piece and in
+//! several.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use kvtier_codec::{
+    Aes256Gcm, Bf16Split, Chunk, ElementType, Keyring, Lz4, MasterKey, Scratch, Stage, Zstd,
+};
+use proptest::prelude::*;
+use support::{LENGTHS, decoded, encoded, kv_like, noise};
+
+fn stages() -> Vec<Box<dyn Stage>> {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[3; 32]).unwrap());
+    vec![
+        Box::new(Lz4),
+        Box::new(Zstd::default()),
+        Box::new(Zstd::with_level(7).unwrap()),
+        Box::new(Bf16Split),
+        Box::new(Aes256Gcm::new(keys, 1)),
+    ]
+}
+
+fn chunk(element: ElementType) -> Chunk<'static> {
+    Chunk::default().with_element_type(element).with_tenant(b"a").with_associated_data(b"facts")
+}
+
+/// Whether the stage took it.
+fn comes_back(stage: &dyn Stage, chunk: &Chunk<'_>, raw: &[u8]) -> bool {
+    let Some(stored) = encoded(stage, chunk, raw) else { return false };
+    assert!(stored.len() <= stage.bound(raw.len()).unwrap());
+    assert_eq!(stage.raw_len(&stored).unwrap(), raw.len());
+    assert!(decoded(stage, chunk, &stored, raw.len()).unwrap() == raw, "other bytes came back");
+    true
+}
+
+#[test]
+fn every_length_of_kv_data_comes_back() {
+    for stage in stages() {
+        for element in ElementType::ALL {
+            for len in LENGTHS {
+                let taken = comes_back(&*stage, &chunk(element), &kv_like(element, len, 7));
+                let must_gain = stage.id() == Bf16Split.id() && len >= 65_535;
+                assert!(taken || !must_gain, "{element:?} of {len} bytes refused");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_data_comes_back() {
+    for stage in stages() {
+        for element in ElementType::ALL {
+            for len in LENGTHS {
+                comes_back(&*stage, &chunk(element), &noise(len, 8));
+                comes_back(&*stage, &chunk(element), &vec![0x3f; len]);
+                // Blocks of different forms: constant, coded, raw.
+                let mut mixed = vec![0; len];
+                let (_, half) = mixed.split_at_mut(len / 2);
+                half.copy_from_slice(&kv_like(element, half.len(), 9));
+                let quarter = half.len() / 2;
+                let rest = &mut half[quarter..];
+                rest.copy_from_slice(&noise(rest.len(), 10));
+                comes_back(&*stage, &chunk(element), &mixed);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_symbols_and_all_symbols_come_back() {
+    for element in ElementType::ALL {
+        for rare in [1, 2, 3, 1000] {
+            // One frequent symbol has the shortest code there is.
+            let raw: Vec<u8> =
+                (0..300_000).map(|at| if at % (8 * rare) == 3 { 0x77 } else { 0x11 }).collect();
+            assert!(comes_back(&Bf16Split, &chunk(element), &raw), "{element:?}, one of {rare}");
+        }
+        // Counts that double: the deepest tree, which is limited to codes of 12 bits.
+        let mut raw = Vec::new();
+        for symbol in 0..18u16 {
+            for _ in 0..1usize << symbol {
+                raw.extend((symbol << 7 | symbol << 2).to_le_bytes());
+            }
+        }
+        comes_back(&Bf16Split, &chunk(element), &raw);
+    }
+}
+
+#[test]
+fn pieces_are_one_sequence() {
+    let raw = kv_like(ElementType::Bf16, 1_200_003, 11);
+    let chunk = chunk(ElementType::Bf16);
+    // Sizes of pieces, which repeat.
+    let cuts: [&[usize]; 5] =
+        [&[1_000_000], &[1, 0, 15, 524_288], &[99_999], &[524_288], &[0, 600_001, 0]];
+    let mut scratch = Scratch::new();
+    for stage in stages() {
+        let in_one = encoded(&*stage, &chunk, &raw);
+        for cut in cuts {
+            let mut pieces = Vec::new();
+            let mut left = raw.as_slice();
+            for len in cut.iter().cycle() {
+                let (piece, next) = left.split_at((*len).min(left.len()));
+                pieces.push(piece);
+                left = next;
+                if left.is_empty() {
+                    break;
+                }
+            }
+            let mut out = vec![0; stage.bound(raw.len()).unwrap()];
+            let len = stage.encode(&chunk, &pieces, &mut out, &mut scratch).unwrap();
+            assert_eq!(len, in_one.as_ref().map(Vec::len), "{:?} of {cut:?}", stage.id());
+            let Some(len) = len else { continue };
+
+            let mut memory: Vec<Vec<u8>> =
+                pieces.iter().map(|piece| vec![0xee; piece.len()]).collect();
+            let mut targets: Vec<&mut [u8]> = memory.iter_mut().map(Vec::as_mut_slice).collect();
+            stage.decode(&chunk, &out[..len], &mut targets, &mut scratch).unwrap();
+            assert!(memory.concat() == raw, "{:?} of {cut:?}", stage.id());
+        }
+    }
+}
+
+#[test]
+fn a_buffer_that_is_too_short_is_refused_and_not_overrun() {
+    let raw = kv_like(ElementType::Bf16, 100_000, 12);
+    for stage in stages() {
+        let mut out = vec![0xee; 1100];
+        let outcome =
+            stage.encode(&chunk(ElementType::Bf16), &[&raw], &mut out[..10], &mut Scratch::new());
+        let kind = outcome.unwrap_err().kind();
+        assert_eq!(kind, kvtier_codec::ErrorKind::Invalid, "{:?}", stage.id());
+        assert!(out[10..].iter().all(|byte| *byte == 0xee), "{:?}", stage.id());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_bytes_come_back(
+        raw in proptest::collection::vec(prop_oneof![Just(0u8), Just(0x3f), any::<u8>()], 0..3000),
+        element in 0..4usize,
+    ) {
+        for stage in stages() {
+            comes_back(&*stage, &chunk(ElementType::ALL[element]), &raw);
+        }
+    }
+}

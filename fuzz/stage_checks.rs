@@ -1,0 +1,32 @@
+//! What holds of every stage without a key.
+
+use kvtier_codec::{Chunk, ElementType, ErrorKind, Scratch, Stage};
+
+/// Decodes `bytes` as a frame, and as the payload of a frame with a valid header; then encodes them
+/// and decodes that.
+pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
+    let (chunk, mut scratch) = (Chunk::default(), Scratch::new());
+    let mut framed = vec![stage.id().number(), 1, parameter, 0, 0, 0, 0, 0];
+    framed.extend(u64::from(raw_len).to_le_bytes());
+    framed.extend(bytes);
+    let mut memory = vec![0xee; usize::from(raw_len) + 16];
+    for stored in [bytes, &framed] {
+        let raw = &mut memory[8..8 + usize::from(raw_len)];
+        let (head, tail) = raw.split_at_mut(usize::from(raw_len) / 3);
+        if let Err(error) = stage.decode(&chunk, stored, &mut [head, tail], &mut scratch) {
+            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported));
+        }
+        let around = [&memory[..8], &memory[8 + usize::from(raw_len)..]].concat();
+        assert_eq!(around, [0xee; 16]);
+    }
+
+    let element = ElementType::ALL[usize::from(raw_len) % 4];
+    let chunk = chunk.with_element_type(element);
+    let mut stored = vec![0; stage.bound(bytes.len()).unwrap()];
+    let (head, tail) = bytes.split_at(bytes.len() / 2);
+    let encoded = stage.encode(&chunk, &[head, tail], &mut stored, &mut scratch).unwrap();
+    let Some(len) = encoded else { return };
+    let mut back = vec![0; bytes.len()];
+    stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch).unwrap();
+    assert_eq!(back, bytes);
+}
