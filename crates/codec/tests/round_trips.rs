@@ -91,6 +91,19 @@ fn two_symbols_and_all_symbols_come_back() {
 }
 
 #[test]
+fn rare_symbols_far_below_the_others_come_back() {
+    for element in ElementType::ALL {
+        for every in [97, 1001] {
+            let mut raw = kv_like(element, 600_000, 13);
+            for zero in raw.chunks_exact_mut(4).step_by(every) {
+                zero.fill(0);
+            }
+            assert!(comes_back(&Bf16Split, &chunk(element), &raw), "{element:?}, one of {every}");
+        }
+    }
+}
+
+#[test]
 fn pieces_are_one_sequence() {
     let raw = kv_like(ElementType::Bf16, 1_200_003, 11);
     let chunk = chunk(ElementType::Bf16);

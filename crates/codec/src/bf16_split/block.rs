@@ -12,6 +12,7 @@
 
 use super::code_lengths::{self, CodeLengths, PACKED_LEN};
 use super::decode_table::DecodeTable;
+use super::element_planes::RUN_SYMBOLS;
 use super::stream_decoder::{self, SLACK, STREAMS, Stream};
 use super::stream_encoder::{self, EncodeTable};
 use crate::ElementType;
@@ -21,7 +22,7 @@ use crate::pieces::grow;
 pub(super) const BLOCK_SYMBOLS: usize = 1 << 18;
 
 /// The symbols of a segment, which has `STREAMS` runs: what decoders keep in their nearest caches.
-const SEGMENT_SYMBOLS: usize = 1 << 15;
+const SEGMENT_SYMBOLS: usize = STREAMS * RUN_SYMBOLS;
 
 const HEADER_LEN: usize = 8;
 

@@ -6,6 +6,9 @@ use crate::ElementType;
 /// Raw bytes are taken apart in multiples of this; fewer at the end are stored unchanged.
 pub(super) const GRANULE: usize = 16;
 
+/// The most symbols of a run.
+pub(super) const RUN_SYMBOLS: usize = 1 << 13;
+
 impl ElementType {
     /// The raw bytes of one symbol.
     pub(super) fn bytes_per_symbol(self) -> usize {
@@ -50,7 +53,7 @@ impl ElementType {
             }),
             ElementType::Fp16 => merge_fp16(symbols, rest, raw),
             ElementType::Fp8E4M3 => merge_e4m3(symbols, rest, raw),
-            ElementType::Fp8E5M2 => merge_e5m2(symbols, rest, raw),
+            ElementType::Fp8E5M2 => merge_high_bytes(symbols, rest, raw),
         }
     }
 }
@@ -83,76 +86,89 @@ fn merge_e4m3(symbols: &[u8], rest: &[u8], raw: &mut [u8]) {
     }
 }
 
-/// The low bytes, and then what an e5m2 element has, of the high bytes.
+/// The low bytes, and then the rest bits of the high bytes.
 fn split_fp16(raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
+    let (low_bytes, packed) = rest.split_at_mut(symbols.len());
     let elements = raw.as_chunks::<2>().0;
-    let (low_bytes, packed) = rest.split_at_mut(elements.len());
-    for (([low, high], symbol), to) in elements.iter().zip(symbols).zip(low_bytes) {
-        (*symbol, *to) = (high >> 2 & 0x1f, *low);
+    for (([low, high], symbol), to) in elements.iter().zip(&mut *symbols).zip(low_bytes) {
+        (*symbol, *to) = (*high, *low);
     }
-    pack_mantissas_and_signs(elements, |[_, high]| *high, packed);
+    split_high_bytes(symbols, packed);
 }
 
 fn merge_fp16(symbols: &[u8], rest: &[u8], raw: &mut [u8]) {
+    let (low_bytes, packed) = rest.split_at(symbols.len());
+    let mut high_bytes = [0; RUN_SYMBOLS];
+    let high_bytes = &mut high_bytes[..symbols.len()];
+    merge_high_bytes(symbols, packed, high_bytes);
     let elements = raw.as_chunks_mut::<2>().0;
-    let (low_bytes, packed) = rest.split_at(elements.len());
-    let (mantissas, signs) = packed.split_at(elements.len() / 4);
-    let quarter = (elements.len() / 4).max(1);
-    let from = symbols.chunks_exact(quarter).zip(low_bytes.chunks_exact(quarter));
-    for (nth, (elements, from)) in elements.chunks_exact_mut(quarter).zip(from).enumerate() {
-        let from = from.0.iter().zip(from.1).zip(mantissas);
-        for (element, ((symbol, low), packed)) in elements.iter_mut().zip(from) {
-            let mantissa = u16::from(packed >> (2 * nth) & 3);
-            let word = u16::from(*symbol) << 10 | mantissa << 8 | u16::from(*low);
-            *element = word.to_le_bytes();
-        }
-    }
-    let eighth = (elements.len() / 8).max(1);
-    for (nth, elements) in elements.chunks_exact_mut(eighth).enumerate() {
-        for (element, packed) in elements.iter_mut().zip(signs) {
-            let sign = u16::from(packed >> nth) << 15;
-            *element = (u16::from_le_bytes(*element) | sign).to_le_bytes();
-        }
+    for ((element, low), high) in elements.iter_mut().zip(low_bytes).zip(high_bytes) {
+        *element = [*low, *high];
     }
 }
 
 fn split_e5m2(raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
-    for (symbol, byte) in symbols.iter_mut().zip(raw) {
-        *symbol = byte >> 2 & 0x1f;
-    }
-    pack_mantissas_and_signs(raw, |byte| *byte, rest);
+    symbols.copy_from_slice(raw);
+    split_high_bytes(symbols, rest);
 }
 
-/// Of bytes with a sign, five bits of exponent and two of mantissa: the mantissas of the four
-/// quarters of a run share bytes, and the signs of its eight eighths.
-fn pack_mantissas_and_signs<T>(elements: &[T], byte: impl Fn(&T) -> u8, packed: &mut [u8]) {
-    packed.fill(0);
-    let (mantissas, signs) = packed.split_at_mut(elements.len() / 4);
-    for (nth, quarter) in elements.chunks_exact((elements.len() / 4).max(1)).enumerate() {
-        for (packed, element) in mantissas.iter_mut().zip(quarter) {
-            *packed |= (byte(element) & 3) << (2 * nth);
-        }
+/// Bytes with a sign, five bits of exponent and two of mantissa become exponents. The mantissas of
+/// the four quarters of the run share bytes in `packed`, and then the signs of its eight eighths.
+fn split_high_bytes(bytes: &mut [u8], packed: &mut [u8]) {
+    let (mantissas, signs) = packed.split_at_mut(bytes.len() / 4);
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let ((a, b), (c, d)) = (first.split_at(first.len() / 2), second.split_at(second.len() / 2));
+    for ((((to, a), b), c), d) in mantissas.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        *to = (a & 3) | (b & 3) << 2 | (c & 3) << 4 | (d & 3) << 6;
     }
-    for (nth, eighth) in elements.chunks_exact((elements.len() / 8).max(1)).enumerate() {
-        for (packed, element) in signs.iter_mut().zip(eighth) {
-            *packed |= byte(element) >> 7 << nth;
+    // All shifts are constant: others are slow on vectors of bytes.
+    let eighth = signs.len();
+    let eighths: [&[u8]; 8] = std::array::from_fn(|nth| &bytes[nth * eighth..][..eighth]);
+    for (at, to) in signs.iter_mut().enumerate() {
+        let sign = |nth: usize| eighths[nth][at] >> 7 << nth;
+        *to = sign(0) | sign(1) | sign(2) | sign(3) | sign(4) | sign(5) | sign(6) | sign(7);
+    }
+    for byte in bytes {
+        *byte = *byte >> 2 & 0x1f;
+    }
+}
+
+fn merge_high_bytes(symbols: &[u8], packed: &[u8], bytes: &mut [u8]) {
+    let eighth = symbols.len() / 8;
+    if eighth == 0 {
+        return;
+    }
+    let (mantissas, signs) = packed.split_at(2 * eighth);
+    let mantissas = mantissas.chunks_exact(eighth).cycle();
+    let parts = bytes.chunks_exact_mut(eighth).zip(symbols.chunks_exact(eighth)).zip(mantissas);
+    for (nth, ((bytes, symbols), mantissas)) in parts.enumerate() {
+        let eighth = Eighth { symbols, mantissas, signs };
+        match nth {
+            0 => eighth.merge::<0>(bytes),
+            1 => eighth.merge::<1>(bytes),
+            2 => eighth.merge::<2>(bytes),
+            3 => eighth.merge::<3>(bytes),
+            4 => eighth.merge::<4>(bytes),
+            5 => eighth.merge::<5>(bytes),
+            6 => eighth.merge::<6>(bytes),
+            _ => eighth.merge::<7>(bytes),
         }
     }
 }
 
-fn merge_e5m2(symbols: &[u8], rest: &[u8], raw: &mut [u8]) {
-    let (mantissas, signs) = rest.split_at(raw.len() / 4);
-    let quarter = (raw.len() / 4).max(1);
-    let quarters = raw.chunks_exact_mut(quarter).zip(symbols.chunks_exact(quarter));
-    for (nth, (raw, symbols)) in quarters.enumerate() {
-        for ((byte, symbol), packed) in raw.iter_mut().zip(symbols).zip(mantissas) {
-            *byte = symbol << 2 | (packed >> (2 * nth) & 3);
-        }
-    }
-    let eighth = (raw.len() / 8).max(1);
-    for (nth, raw) in raw.chunks_exact_mut(eighth).enumerate() {
-        for (byte, packed) in raw.iter_mut().zip(signs) {
-            *byte |= packed >> nth << 7;
+/// What one eighth of a run of high bytes is made of.
+struct Eighth<'a> {
+    symbols: &'a [u8],
+    mantissas: &'a [u8],
+    signs: &'a [u8],
+}
+
+impl Eighth<'_> {
+    fn merge<const NTH: usize>(&self, bytes: &mut [u8]) {
+        let from = self.symbols.iter().zip(self.mantissas).zip(self.signs);
+        for (byte, ((symbol, mantissas), signs)) in bytes.iter_mut().zip(from) {
+            let mantissa = mantissas >> (NTH / 2 * 2) & 3;
+            *byte = symbol << 2 | mantissa | signs >> NTH << 7;
         }
     }
 }

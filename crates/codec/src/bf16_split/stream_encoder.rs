@@ -1,11 +1,15 @@
 //! Encodes runs of symbols as bit streams, the first bit highest.
 
-use super::code_lengths::CodeLengths;
+use super::code_lengths::{CodeLengths, LENGTH_MAX};
 
-/// The span of symbols whose pairs have a table.
-const SPAN: usize = 32;
+/// The span of symbols whose pairs have a table, and its bits.
+const SPAN: usize = 1 << SPAN_BITS;
+const SPAN_BITS: usize = 6;
 
-/// The code of each symbol, and of each pair of symbols where they are close to one another: the
+/// The bits of eight bytes that are 0 if each byte is less than `SPAN`.
+const ABOVE_SPAN: u64 = u64::from_le_bytes([!(SPAN as u8 - 1); 8]);
+
+/// The code of each symbol, and of each pair of symbols where most are close to one another: the
 /// code's bits, and its length from bit 24 on.
 #[derive(Debug)]
 pub(super) struct EncodeTable {
@@ -13,10 +17,11 @@ pub(super) struct EncodeTable {
     pairs: Option<PairTable>,
 }
 
-/// The codes of two symbols in a sequence, both less than `SPAN` above `first`.
+/// The codes of two symbols in a sequence, both less than `SPAN` above the first symbol.
 #[derive(Debug)]
 struct PairTable {
-    first: u8,
+    /// The first symbol, eight times.
+    first: u64,
     codes: [u32; SPAN * SPAN],
 }
 
@@ -25,40 +30,62 @@ impl EncodeTable {
         let mut singles = [0; 256];
         // The next code, at the length of the last one.
         let (mut next, mut last) = (0u32, 0);
-        let order = lengths.in_code_order();
-        for code in order.as_slice() {
+        for code in lengths.in_code_order().as_slice() {
             next <<= code.length - last;
             last = code.length;
             singles[usize::from(code.symbol)] = next | u32::from(code.length) << 24;
             next += 1;
         }
-        let symbols = order.as_slice().iter().map(|code| code.symbol);
-        let (first, last) = (symbols.clone().min(), symbols.max());
-        let pairs = first.filter(|first| last.is_some_and(|last| usize::from(last - first) < SPAN));
-        EncodeTable { pairs: pairs.map(|first| PairTable::new(&singles, first)), singles }
+        EncodeTable { pairs: PairTable::new(&singles), singles }
     }
 
     #[inline(always)]
     fn code(&self, symbol: u8) -> Bits {
         Bits::from_entry(self.singles[usize::from(symbol)])
     }
+
+    #[inline(always)]
+    fn codes(&self, [a, b, c, d]: [u8; 4]) -> Bits {
+        self.code(a).then(self.code(b)).then(self.code(c).then(self.code(d)))
+    }
 }
 
 impl PairTable {
-    fn new(singles: &[u32; 256], first: u8) -> Self {
-        let single = |nth: usize| singles[(usize::from(first) + nth) & 0xff];
+    /// The table for the highest symbols, if nearly all symbols are among them.
+    fn new(singles: &[u32; 256]) -> Option<Self> {
+        let last = singles.iter().rposition(|code| *code != 0)?;
+        let first = last.saturating_sub(SPAN - 1);
+        // A code of n bits is that of one symbol in 2^n.
+        let each = singles[first..=last].iter().filter(|code| **code != 0);
+        let share: u32 = each.map(|code| 1 << (LENGTH_MAX as u32 - (code >> 24))).sum();
+        if share < (1 << LENGTH_MAX) / 32 * 31 {
+            return None;
+        }
+        let single = |nth: usize| singles.get(first + nth).copied().unwrap_or_default();
         let codes = std::array::from_fn(|pair| {
             let (one, two) = (single(pair % SPAN), single(pair / SPAN));
-            let (one_bits, length) = (one & 0xff_ffff, two >> 24);
-            (one_bits << length | (two & 0xff_ffff)) | ((one >> 24) + length) << 24
+            let length = two >> 24;
+            ((one & 0xff_ffff) << length | (two & 0xff_ffff)) | ((one >> 24) + length) << 24
         });
-        PairTable { first, codes }
+        Some(PairTable { first: u64::from_le_bytes([first as u8; 8]), codes })
     }
 
+    /// The codes of eight symbols, unless one is not in the table.
     #[inline(always)]
-    fn code(&self, one: u8, two: u8) -> Bits {
-        let above = |symbol: u8| usize::from(symbol.wrapping_sub(self.first)) & (SPAN - 1);
-        Bits::from_entry(self.codes[above(two) * SPAN + above(one)])
+    fn codes(&self, symbols: [u8; 8]) -> Option<[Bits; 2]> {
+        // A symbol below the first becomes at least 64, and so does what it borrows from.
+        let above = u64::from_le_bytes(symbols).wrapping_sub(self.first);
+        if above & ABOVE_SPAN != 0 {
+            return None;
+        }
+        // Both symbols of a pair come together, and four pairs are four indices of 16 bits.
+        let even = above & 0x003f_003f_003f_003f;
+        let indices = even | (above & !0x003f_003f_003f_003f) >> (8 - SPAN_BITS);
+        let pair = |nth: usize| {
+            let index = (indices >> (16 * nth)) as usize & (SPAN * SPAN - 1);
+            Bits::from_entry(self.codes[index])
+        };
+        Some([pair(0).then(pair(1)), pair(2).then(pair(3))])
     }
 }
 
@@ -84,19 +111,15 @@ impl Bits {
 /// is too short: 8 bytes more than the stream always suffice.
 pub(super) fn encode(table: &EncodeTable, symbols: &[u8], out: &mut [u8]) -> Option<usize> {
     let mut writer = BitWriter { out, at: 0, held: 0, count: 0 };
-    let (groups, tail) = symbols.as_chunks::<4>();
-    match &table.pairs {
-        Some(pairs) => {
-            for [a, b, c, d] in groups {
-                writer.write(pairs.code(*a, *b).then(pairs.code(*c, *d)))?;
-            }
-        }
-        None => {
-            for group in groups {
-                let [a, b, c, d] = group.map(|symbol| table.code(symbol));
-                writer.write(a.then(b).then(c.then(d)))?;
-            }
-        }
+    let (groups, tail) = symbols.as_chunks::<8>();
+    for group in groups {
+        let from_pairs = table.pairs.as_ref().and_then(|pairs| pairs.codes(*group));
+        let [first, second] = from_pairs.unwrap_or_else(|| {
+            let [a, b, c, d, e, f, g, h] = *group;
+            [table.codes([a, b, c, d]), table.codes([e, f, g, h])]
+        });
+        writer.write(first)?;
+        writer.write(second)?;
     }
     for symbol in tail {
         writer.write(table.code(*symbol))?;
