@@ -14,14 +14,14 @@ pub(super) type Counts = [u32; 256];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CodeLengths(pub(super) [u8; 256]);
 
-/// Counts the symbols. Four tables, because equal symbols in a sequence would wait for one another.
+/// Counts the symbols. Eight tables, because equal symbols in a sequence would wait for one another.
 pub(super) fn count(symbols: &[u8]) -> Counts {
-    let mut tables = [[0u32; 256]; 4];
+    let mut tables = [[0u32; 256]; 8];
     let (groups, tail) = symbols.as_chunks::<8>();
     for group in groups {
         let word = u64::from_le_bytes(*group);
         for at in 0..8 {
-            tables[at % 4][(word >> (8 * at) & 0xff) as usize] += 1;
+            tables[at][(word >> (8 * at) & 0xff) as usize] += 1;
         }
     }
     for symbol in tail {

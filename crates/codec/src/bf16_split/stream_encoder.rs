@@ -89,7 +89,7 @@ impl PairTable {
     }
 }
 
-/// At most 48 bits.
+/// At most 56 bits.
 #[derive(Clone, Copy)]
 struct Bits {
     value: u64,
@@ -118,8 +118,13 @@ pub(super) fn encode(table: &EncodeTable, symbols: &[u8], out: &mut [u8]) -> Opt
             let [a, b, c, d, e, f, g, h] = *group;
             [table.codes([a, b, c, d]), table.codes([e, f, g, h])]
         });
-        writer.write(first)?;
-        writer.write(second)?;
+        // Nearly always: codes of eight symbols have 56 bits or less.
+        if first.count + second.count <= 56 {
+            writer.write(first.then(second))?;
+        } else {
+            writer.write(first)?;
+            writer.write(second)?;
+        }
     }
     for symbol in tail {
         writer.write(table.code(*symbol))?;
