@@ -8,11 +8,14 @@
 
 mod aes_gcm;
 mod bf16_split;
+pub mod cachegen;
 mod chain;
 mod codec_id;
 mod decoder;
 mod element_type;
 mod error;
+mod float_type;
+mod fp8;
 mod frame_header;
 mod lz4;
 mod pieces;
@@ -32,6 +35,8 @@ pub use codec_id::{STAGES_MAX, stage_names};
 pub use decoder::{Decoder, Stored};
 pub use element_type::ElementType;
 pub use error::{Error, ErrorKind};
+pub use float_type::FloatType;
+pub use fp8::{Fp8, Fp8Kind};
 pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};
 pub use scratch::Scratch;
 pub use stage::{Chunk, Stage, StageId, StageKind};
