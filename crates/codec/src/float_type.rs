@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn halves_are_the_nearest_and_even_of_two() {
-        for bits in 0..0x7bff_u16 {
+        for bits in (0..0x7bff_u16).step_by(if cfg!(miri) { 99 } else { 1 }) {
             let low = F16::to_f32(bits);
             let high = F16::to_f32(bits + 1);
             // Exact: both have 11 bits.

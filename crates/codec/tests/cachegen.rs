@@ -215,6 +215,21 @@ fn other_pickles_are_refused() {
 }
 
 #[test]
+fn chunks_that_share_their_streams_are_refused() {
+    let stored = encoded(&codec(KvOrder::ByLayer), &payload(5));
+    // The object of the one chunk is the tenth value that the pickle notes.
+    let end = b"ntokens\x94K\x05uba";
+    let at = stored.windows(end.len()).position(|bytes| bytes == end).unwrap() + end.len();
+    let again = b"h\x09a".repeat(9999);
+    let bomb = [&stored[..at], &again, &stored[at..]].concat();
+    let error = CacheGen::inspect(&bomb).unwrap_err();
+    assert!(error.to_string().contains("share their streams"), "{error}");
+    let too_many = [&stored[..at], &b"h\x09a".repeat(99_999), &stored[at..]].concat();
+    let error = CacheGen::inspect(&too_many).unwrap_err();
+    assert!(error.to_string().contains("more than 65536"), "{error}");
+}
+
+#[test]
 fn a_huge_container_is_refused_before_memory_is_taken() {
     // The extents of a container are compared with the caller's before anything is allocated.
     let shape = KvShape { layers: 1, heads: 1, head_size: 1 };

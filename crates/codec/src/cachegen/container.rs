@@ -91,7 +91,7 @@ impl<'a> Container<'a> {
             max_type: shape.dtype,
             max_key: max_key.storage.data,
             max_value: max_value.storage.data,
-            blocks: read_blocks(&pickle, &output, [planes, channels], tokens)?,
+            blocks: read_blocks(&output, [planes, channels], tokens, bytes.len())?,
         })
     }
 
@@ -100,12 +100,15 @@ impl<'a> Container<'a> {
     }
 }
 
+/// Reads the streams of all blocks. Their data is in `bytes_left` bytes, so a pickle that names the
+/// same tensor again and again is refused before it costs time.
 fn read_blocks<'a>(
-    pickle: &Pickle<'a>,
     output: &Object<'a, '_>,
     planes_and_channels: [usize; 2],
     tokens: usize,
+    mut bytes_left: usize,
 ) -> Result<Vec<Block<'a>>, Error> {
+    let pickle = output.pickle;
     let Value::List(chunks) = pickle.get(output.field("data_chunks")?) else {
         return Err(corrupt("its chunks are no list"));
     };
@@ -115,6 +118,10 @@ fn read_blocks<'a>(
         let chunk = Object::new(pickle, *chunk, Global::Bytestream)?;
         let streams = chunk.tensor("bytestream")?;
         let lengths = chunk.tensor("bytestream_lengths")?;
+        let bytes = streams.storage.data.len() + lengths.storage.data.len();
+        bytes_left = bytes_left
+            .checked_sub(bytes)
+            .ok_or_else(|| corrupt("its chunks share their streams"))?;
         let block = Block {
             tokens: chunk.integer("ntokens")?,
             streams: streams.storage.data,

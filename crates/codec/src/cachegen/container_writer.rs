@@ -65,14 +65,17 @@ impl Writer<'_, '_> {
         self.put(&[op::EMPTY_LIST]);
         self.memoize();
         // Python appends up to 1,000 items at once, and a single one in its own way.
-        for batch in encoded.blocks.chunks(1000) {
-            if batch.len() > 1 {
+        if let [block] = &encoded.blocks[..] {
+            self.write_block(block, [2 * shape.layers, channels])?;
+            self.put(&[op::APPEND]);
+        } else {
+            for batch in encoded.blocks.chunks(1000) {
                 self.put(&[op::MARK]);
+                for block in batch {
+                    self.write_block(block, [2 * shape.layers, channels])?;
+                }
+                self.put(&[op::APPENDS]);
             }
-            for block in batch {
-                self.write_block(block, [2 * shape.layers, channels])?;
-            }
-            self.put(&[if batch.len() > 1 { op::APPENDS } else { op::APPEND }]);
         }
         self.text("cdf");
         let extents = [2 * shape.layers, channels, encoded.cdf_entries];

@@ -5,7 +5,7 @@ use super::cdf::is_cdf;
 use super::container::Container;
 use super::layout::{ChunkLayout, Half};
 use super::quantize::Steps;
-use super::stream_decoder::{Channel, LaneDecoder, lane_decoder};
+use super::stream_decoder::{Channel, LaneDecoder};
 use super::stream_encoder::{BLOCK_TOKENS, LANES};
 use crate::float_type::{Bf16, Element, F16, F32};
 use crate::{Error, ErrorKind, FloatType};
@@ -53,7 +53,7 @@ struct PlaneDecoder<'a> {
     /// How far the streams of each block are read.
     positions: Vec<usize>,
     cdfs: Vec<u16>,
-    lanes: Box<dyn LaneDecoder>,
+    lanes: Box<LaneDecoder>,
     rows: Box<[[u8; LANES]; BLOCK_TOKENS]>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> PlaneDecoder<'a> {
             symbols: vec![0; layout.tokens * layout.shape.channels()],
             positions: vec![0; container.blocks.len()],
             cdfs: vec![0; LANES * container.cdf_entries],
-            lanes: lane_decoder(container.bins()),
+            lanes: Box::new(LaneDecoder::new()),
             rows: Box::new([[0; LANES]; BLOCK_TOKENS]),
         }
     }

@@ -362,6 +362,7 @@ impl<'a> Reader<'a> {
         let list = *self.stack.last().ok_or_else(misplaced)?;
         match &mut self.values[list] {
             Value::List(list) => {
+                limit(list.len() + items.len())?;
                 list.extend(items);
                 Ok(())
             }
@@ -375,6 +376,7 @@ impl<'a> Reader<'a> {
         let dict = *self.stack.last().ok_or_else(misplaced)?;
         match &mut self.values[dict] {
             Value::Dict(dict) if items.len().is_multiple_of(2) => {
+                limit(dict.len() + items.len())?;
                 dict.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
                 Ok(())
             }
