@@ -230,6 +230,19 @@ fn chunks_that_share_their_streams_are_refused() {
 }
 
 #[test]
+fn views_of_other_data_are_refused() {
+    let mut stored = encoded(&codec(KvOrder::ByLayer), &payload(5));
+    // Extents 2, 5 and 1 with strides of 5, 1 and 1.
+    let maxima = b"K\x02K\x05K\x01\x87\x94K\x05K\x01K\x01\x87";
+    let at = stored.windows(maxima.len()).position(|bytes| bytes == maxima).unwrap();
+    // Transposed: each element is still in the storage, but elsewhere.
+    stored[at + 9] = 1;
+    stored[at + 11] = 2;
+    let error = CacheGen::inspect(&stored).unwrap_err();
+    assert!(error.to_string().contains("a view of other data"), "{error}");
+}
+
+#[test]
 fn a_huge_container_is_refused_before_memory_is_taken() {
     // The extents of a container are compared with the caller's before anything is allocated.
     let shape = KvShape { layers: 1, heads: 1, head_size: 1 };

@@ -149,6 +149,11 @@ proptest! {
             let decoded: Vec<u8> = rows[..tokens].iter().map(|row| row[lane]).collect();
             prop_assert_eq!(&decoded, &symbols[lane]);
         }
+
+        // With a byte more it gives the same symbols, and they do not take that byte.
+        let longer = [&streams[0][..], &[0]].concat();
+        let longer = [Channel { stream: &longer, ..channels[0] }; LANES];
+        prop_assert!(LaneDecoder::new().decode(longer, &mut rows, tokens).is_none());
     }
 }
 
