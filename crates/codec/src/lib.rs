@@ -25,6 +25,11 @@ mod stage_by_name;
 mod zstd;
 mod zstd_contexts;
 
+/// Golden vectors.
+#[cfg(test)]
+#[path = "../../testkit/tests/vectors/load.rs"]
+mod vectors;
+
 pub use aes_gcm::{
     AES_256_GCM_OVERHEAD, Aes256Gcm, CHUNKS_PER_KEY_MAX, Keyring, LMCACHE_AES_OVERHEAD,
     LmcacheAesGcm, LmcacheAesKey, MasterKey, SECRET_LEN_MIN,

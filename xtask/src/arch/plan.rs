@@ -40,10 +40,7 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["tokio", "tokio-util"], &["s3", "s3-tier", "cli", "testkit"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
-    (
-        &["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"],
-        &["s3"],
-    ),
+    (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"], &["s3"]),
     (&["aws-lc-rs"], &["codec", "s3"]),
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),

@@ -20,7 +20,7 @@ pub fn check(tree: &Tree) -> Vec<Problem> {
     for (document, text) in tree.texts(&[".md"]) {
         for (line, text) in outside_fences(text) {
             for what in missing(tree, document, text) {
-                let fix = "write the name that it has now, or list it in FOREIGN of file_names.rs";
+                let fix = "write the name that it has now, or list it in FOREIGN of names_in_documents.rs";
                 problems.push(Problem::new(document, line, what, fix));
             }
         }

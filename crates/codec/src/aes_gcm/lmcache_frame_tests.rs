@@ -6,10 +6,7 @@ use serde_json::Value;
 
 use super::lmcache_frame::{LMCACHE_AES_OVERHEAD, LmcacheAesKey};
 use super::master_key::CHUNKS_PER_KEY_MAX;
-use crate::{ErrorKind, Scratch};
-
-#[path = "../../../testkit/tests/vectors/load.rs"]
-mod vectors;
+use crate::{ErrorKind, Scratch, vectors};
 
 fn bytes(hex: &Value) -> Vec<u8> {
     let digits = hex.as_str().unwrap().as_bytes();

@@ -10,9 +10,7 @@ use super::quantize::quantize_token;
 use super::{BinRange, Bins, CacheGen, KvOrder, KvShape};
 use crate::FloatType;
 use crate::float_type::{Element, for_float_type};
-
-#[path = "../../../testkit/tests/vectors/load.rs"]
-mod load;
+use crate::vectors;
 
 fn hex(value: &Value) -> Vec<u8> {
     let text = value.as_str().unwrap();
@@ -125,16 +123,16 @@ fn symbols<E: Element>(case: &Case, half: Half) -> Vec<usize> {
 }
 
 fn cases() -> Vec<Case> {
-    let mut all = load::cases("serde_cachegen.json");
-    all.extend(load::cases("serde_cachegen_edge_cases.json"));
+    let mut all = vectors::cases("serde_cachegen.json");
+    all.extend(vectors::cases("serde_cachegen_edge_cases.json"));
     // Those that LMCache refuses are another test's.
     all.iter().filter(|case| case["out"]["ok"].is_object()).map(Case::new).collect()
 }
 
 #[test]
 fn what_lmcache_refuses_is_refused() {
-    let mut all = load::cases("serde_cachegen.json");
-    all.extend(load::cases("serde_cachegen_edge_cases.json"));
+    let mut all = vectors::cases("serde_cachegen.json");
+    all.extend(vectors::cases("serde_cachegen_edge_cases.json"));
     for case in all.iter().filter(|case| !case["out"]["ok"].is_object()) {
         let input = &case["in"];
         let (key, value) = (ranges(&input["key_bins"]), ranges(&input["value_bins"]));
@@ -232,7 +230,7 @@ fn containers_are_those_of_lmcache() {
         let ours = case.container();
         let shape = CacheGen::inspect(&ours).unwrap();
         assert_eq!((shape.tokens, shape.dtype), (case.tokens, case.dtype));
-        if load::is_committed() {
+        if vectors::is_committed() {
             // The one frame takes 9 bytes, and the keys are as long as those of the cases.
             let len = number(&case.expected["pickle_len"]);
             assert!(len > 65_536 || len == ours.len() + 9, "case {index}: {len}, {}", ours.len());
@@ -251,7 +249,7 @@ fn containers_are_those_of_lmcache() {
         codec.decode(&ours, &mut from_ours).unwrap();
         codec.decode(&pickle, &mut from_theirs).unwrap();
         assert_eq!(from_ours, from_theirs, "case {index}");
-        if load::is_committed() {
+        if vectors::is_committed() {
             assert_eq!(ours, normalized(&pickle), "case {index}: opcode for opcode");
         }
     }
@@ -259,7 +257,7 @@ fn containers_are_those_of_lmcache() {
 
 #[test]
 fn the_table_of_models_is_that_of_lmcache() {
-    for case in load::cases("cachegen_model_table.json") {
+    for case in vectors::cases("cachegen_model_table.json") {
         let name = case["in"].as_str().unwrap();
         let expected = &case["out"]["ok"];
         if expected.is_null() {
@@ -270,7 +268,7 @@ fn the_table_of_models_is_that_of_lmcache() {
         let (key, value) = (ranges(&expected["kspecs"]), ranges(&expected["vspecs"]));
         let expected = Bins::from_ranges(layers, &key, &value).unwrap();
         // LMCache asks Hugging Face for the layers of models that its table lacks.
-        assert!(Bins::for_model(name).is_some() || !load::is_committed(), "{name}");
+        assert!(Bins::for_model(name).is_some() || !vectors::is_committed(), "{name}");
         let found = Bins::for_model(name).unwrap_or_else(|| Bins::for_layers(layers));
         assert_eq!(found, expected, "{name}");
     }
@@ -281,7 +279,7 @@ fn the_table_of_models_is_that_of_lmcache() {
 
 #[test]
 fn the_committed_cases_cover_every_type() {
-    if load::is_committed() {
+    if vectors::is_committed() {
         let cases = cases();
         assert_eq!(cases.len(), 9);
         for dtype in [FloatType::Bf16, FloatType::F16, FloatType::F32] {
