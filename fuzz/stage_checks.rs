@@ -3,7 +3,7 @@
 use kvtier_codec::{Chunk, ElementType, ErrorKind, Scratch, Stage};
 
 /// Decodes `bytes` as a frame, and as the payload of a frame with a valid header; then encodes them
-/// and decodes that.
+/// several times over, and decodes that, whole and with a flipped bit.
 pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
     let (chunk, mut scratch) = (Chunk::default(), Scratch::new());
     let mut framed = vec![stage.id().number(), 1, parameter, 0, 0, 0, 0, 0];
@@ -22,11 +22,17 @@ pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
 
     let element = ElementType::ALL[usize::from(raw_len) % 4];
     let chunk = chunk.with_element_type(element);
-    let mut stored = vec![0; stage.bound(bytes.len()).unwrap()];
-    let (head, tail) = bytes.split_at(bytes.len() / 2);
+    let raw = bytes.repeat(9);
+    let mut stored = vec![0; stage.bound(raw.len()).unwrap()];
+    let (head, tail) = raw.split_at(raw.len() / 2);
     let encoded = stage.encode(&chunk, &[head, tail], &mut stored, &mut scratch).unwrap();
     let Some(len) = encoded else { return };
-    let mut back = vec![0; bytes.len()];
+    let mut back = vec![0; raw.len()];
     stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch).unwrap();
-    assert_eq!(back, bytes);
+    assert_eq!(back, raw);
+
+    stored[usize::from(raw_len) % len] ^= 1 << (raw_len >> 13);
+    if let Err(error) = stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch) {
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported));
+    }
 }
