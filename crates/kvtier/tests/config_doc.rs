@@ -42,13 +42,13 @@ fn shown(form: &str, body: &str) -> usize {
     use kvtier::config::lmcache::{Inputs, LmcacheConfig};
     let own = body.lines().any(|line| line.starts_with("tiers:"));
     match form {
-        "json" if body.contains("class_name") => adapter(body.trim()),
-        "json" if body.contains("KvtierTier") => {
-            // The object of vLLM, with our specs in it.
+        "json" if body.contains("KvtierTier") || body.contains("KvtierHiCache") => {
+            // The objects of vLLM and SGLang, with our specs in them.
             let object: serde_json::Value = serde_json::from_str(body).unwrap();
             let text = serde_json::json!({ "tiers": object["tiers"] }).to_string();
             drop(Config::from_text(&text, "x.json").unwrap());
         }
+        "json" if body.contains("class_name") => adapter(body.trim()),
         "json" | "toml" => drop(Config::from_text(body, &format!("x.{form}")).unwrap()),
         "yaml" if own => drop(Config::from_text(body, "x.yaml").unwrap()),
         "yaml" => {

@@ -82,4 +82,7 @@ tier's name. Prometheus adds `_total` to counters. They are read from the tiers 
 | `vllm:kvtier_ignored_params` | counter | | parameters and hints of requests that are unknown or invalid, and were ignored |
 | `vllm:kvtier_refused_requests` | counter | `reason` | requests that neither load nor store: `tenant` (theirs is invalid), `identity` (that of the engine cannot be had) |
 | `vllm:kvtier_dropped_events` | counter | | KV events dropped because too many waited |
+
+Inside SGLang (`kvtier.sglang.KvtierHiCache`) the metrics above are served at the address of its parameter `metrics`. SGLang's own output has the pages and the bandwidth of
+prefetches and backups (`--enable-metrics`), as for its other backends.
 ";
