@@ -4,6 +4,7 @@
 use std::future::{Future, poll_fn, ready};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -112,4 +113,28 @@ fn jobs_that_end_at_once_or_later_return_their_output() {
         })
     });
     assert_eq!(wait(later), Ok(5));
+}
+
+#[test]
+fn a_future_that_is_not_needed_never_begins_on_its_caller_nor_after_it_was_dropped() {
+    let submitter = submitter();
+    let (release, released) = sync_channel::<()>(0);
+    let (begun, has_begun) = sync_channel(1);
+    // The thread hangs, as in a call of the kernel.
+    submitter.run(move || {
+        begun.send(()).expect("the test waits");
+        released.recv_timeout(STEP_MAX).expect("released");
+    });
+    has_begun.recv_timeout(STEP_MAX).expect("the thread runs");
+    let has_run = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&has_run);
+    let dropped = submitter.future_if_free(move || ready(theirs.swap(true, Ordering::SeqCst)));
+    drop(dropped.expect("there is space"));
+    let kept = submitter.future_if_free(|| ready(2)).expect("there is space");
+    // Each waits, until nothing more can: the caller is told, and does not begin it.
+    let waiting: Vec<_> = std::iter::from_fn(|| submitter.future_if_free(|| ready(0))).collect();
+    assert!(!waiting.is_empty());
+    release.send(()).expect("the thread waits");
+    assert_eq!(wait(kept), Ok(2));
+    assert!(!has_run.load(Ordering::SeqCst), "what nothing waits for does not begin");
 }

@@ -40,7 +40,7 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 /// The longest that a batch of lookups may take; then its keys are misses.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Beyond it, the longest that a thread may take to begin a batch. Later the batch counts as failed.
-const BEGIN_MAX: Duration = Duration::from_secs(1);
+pub const BEGIN_MAX: Duration = Duration::from_secs(1);
 /// A batch that takes longer does not keep the next one from beginning.
 const SLOW: Duration = Duration::from_millis(250);
 /// The most batches at a time.

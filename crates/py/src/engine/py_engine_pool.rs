@@ -9,14 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvtier::core::{Class, Ctx, Hint, Hold, Key, Mode, Presence, TierExt};
+use kvtier::core::{Class, Ctx, Hint, Hold, Key, LookedUp, Mode, Presence, TierExt};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::job_args::{JobArgs, PageName};
 use super::jobs::{ChainEnds, JobEnd};
 use super::keys::{EngineKey, Identity, KeySpace, Tenant};
-use super::lookups::{Answer, LOOKUP_TIMEOUT};
+use super::lookups::{Answer, BEGIN_MAX, LOOKUP_TIMEOUT};
 use super::open_engine::{OpenEngine, OpenSlot};
 use super::registered_memory::Piece;
 use super::shared_state::{RequestState, State};
@@ -24,7 +24,7 @@ use crate::borrow::BatchBorrow;
 use crate::buffer;
 use crate::catch_panic::{PANIC_TEXT, catch_panic};
 use crate::region::Region;
-use crate::wait::{wait, wait_for_buffers};
+use crate::wait::{wait, wait_for_buffers, wait_until};
 
 /// How long a page that could not be loaded is a miss, if it is not stored meanwhile. Some ranks of
 /// an engine never store a page.
@@ -242,12 +242,9 @@ impl EnginePool {
             return Ok(());
         }
         let keys: Arc<[Key]> = lookup.unknown.iter().map(|unknown| unknown.key.clone()).collect();
-        let ctx = Ctx::within(LOOKUP_TIMEOUT.min(open.handle.settings.timeout));
-        // No hold: a page that is evicted before its load is a miss then.
-        let answer =
-            wait(py, open.handle.tier().lookup_waiting(&ctx, Arc::clone(&keys), mode, Hold::None))?;
+        let answer = self.media_answer(py, open, Arc::clone(&keys), mode)?;
         py.detach(|| {
-            let found = answer.map_or_else(|_| Vec::new(), |answer| answer.found);
+            let found = answer.map_or_else(Vec::new, |answer| answer.found);
             let mut state = open.state();
             let mut answered = 0;
             for (unknown, found) in lookup.unknown.iter().zip(found) {
@@ -260,6 +257,27 @@ impl EnginePool {
             state.lookups.record_answers(answered, asked.max(1), Instant::now());
         });
         Ok(())
+    }
+
+    /// What the media answer; `None` without an answer in time. A lookup may block before it has
+    /// begun, on a file of a device that hangs, so it begins on a thread of its own.
+    fn media_answer(
+        &self,
+        py: Python<'_>,
+        open: &OpenEngine,
+        keys: Arc<[Key]>,
+        mode: Mode,
+    ) -> PyResult<Option<LookedUp>> {
+        let timeout = LOOKUP_TIMEOUT.min(open.handle.settings.timeout);
+        let ctx = Ctx::within(timeout);
+        let store = Arc::clone(&open.asker.store);
+        let begun = open.asker.thread.future_if_free(move || async move {
+            // No hold: a page that is evicted before its load is a miss then.
+            store.tier().lookup_waiting(&ctx, keys, mode, Hold::None).await
+        });
+        let Some(begun) = begun else { return Ok(None) };
+        let until = Instant::now().checked_add(timeout + BEGIN_MAX);
+        Ok(wait_until(py, begun, until)?.and_then(Result::ok).and_then(Result::ok))
     }
 
     fn transfer(&self, py: Python<'_>, call: PoolCall<'_, '_>) -> PyResult<PyTransfer> {

@@ -58,7 +58,6 @@ pub struct Started<T> {
     running: Option<BoxFuture<Result<T, Panicked>>>,
 }
 
-#[derive(Default)]
 struct Handover<T>(Mutex<State<T>>);
 
 struct State<T> {
@@ -127,28 +126,30 @@ impl Submitter {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let handover = Arc::new(Handover(Mutex::default()));
-        let done = Arc::clone(&handover);
-        self.run(move || {
-            // The job is made within, so that this panic is caught too.
-            let mut future: BoxFuture<Result<T, Panicked>> =
-                Box::pin(catch_panic(async move { make().await }));
-            let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                // The waker does nothing, which loses no wake-up: the future is polled again after
-                // the handover, and reports then that it is ready.
-                Poll::Ready(output) => Progress::Done(output),
-                Poll::Pending => Progress::Running(future),
-            };
-            let waker = {
-                // The result and the waker change hands under one lock: `poll` either finds the
-                // result, or leaves its waker before the result is there.
-                let mut state = done.lock();
-                state.started = Some(progress);
-                state.waker.take()
-            };
-            waker.into_iter().for_each(Waker::wake);
-        });
+        let handover = Arc::<Handover<T>>::default();
+        let theirs = Arc::clone(&handover);
+        self.run(move || theirs.begin(make));
         Started { handover, running: None }
+    }
+
+    /// The same for a future that is not needed: it does not begin once its caller has dropped it.
+    /// `None` where too much waits, so that the caller never begins it itself.
+    pub fn future_if_free<T, F>(
+        &self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Option<Started<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let handover = Arc::<Handover<T>>::default();
+        let theirs = Arc::downgrade(&handover);
+        let is_sent = self.run_if_free(move || {
+            if let Some(theirs) = theirs.upgrade() {
+                theirs.begin(make);
+            }
+        });
+        is_sent.then_some(Started { handover, running: None })
     }
 }
 
@@ -168,6 +169,38 @@ impl Drop for Submitter {
 fn run_one(work: Work) {
     // The hook for panics has reported it.
     let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+impl<T> Default for Handover<T> {
+    fn default() -> Self {
+        Handover(Mutex::default())
+    }
+}
+
+impl<T: Send + 'static> Handover<T> {
+    /// Makes the future and polls it for the first time.
+    fn begin<F>(&self, make: impl FnOnce() -> F + Send + 'static)
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        // The job is made within, so that this panic is caught too.
+        let mut future: BoxFuture<Result<T, Panicked>> =
+            Box::pin(catch_panic(async move { make().await }));
+        let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            // The waker does nothing, which loses no wake-up: the future is polled again after the
+            // handover, and reports then that it is ready.
+            Poll::Ready(output) => Progress::Done(output),
+            Poll::Pending => Progress::Running(future),
+        };
+        let waker = {
+            // The result and the waker change hands under one lock: `poll` either finds the result,
+            // or leaves its waker before the result is there.
+            let mut state = self.lock();
+            state.started = Some(progress);
+            state.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl<T> Handover<T> {
