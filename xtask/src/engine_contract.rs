@@ -15,6 +15,8 @@ use crate::versions;
 use crate::wheel::{self, Tests};
 use crate::workspace;
 
+/// Unpacks the modules that are listed in the folder of the tests.
+const UNPACK: &str = "crates/py/tests/unpack_wheel.py";
 /// A wheel has hundreds of megabytes.
 const DOWNLOAD_LIMIT_S: u64 = 10 * 60;
 const TESTS_LIMIT_S: u64 = 10 * 60;
@@ -88,12 +90,13 @@ impl Contract {
     /// The folder with the modules of a package; downloaded and unpacked if that was not done
     /// before.
     fn modules(&self, package: &str) -> Result<PathBuf> {
-        let script = root().join(self.tests).join("unpack.py");
+        let script = root().join(UNPACK);
+        let list = root().join(self.tests).join("modules.txt");
         let contract = format!("{}-contract", self.engine);
         let home = workspace::target_dir().join(contract).join(package.replace("==", "-"));
         let (unpacked, done) = (home.join("modules"), home.join("unpacked"));
         // Another list of modules is another folder's content.
-        let wanted = fs::read_to_string(&script)?;
+        let wanted = fs::read_to_string(&script)? + &fs::read_to_string(&list)?;
         if fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
             return Ok(unpacked);
         }
@@ -116,6 +119,7 @@ impl Contract {
             .arg(text(&script))
             .arg(text(&wheel))
             .arg(text(&unpacked))
+            .arg(text(&list))
             .read()?;
         fs::remove_dir_all(&wheels)?;
         fs::write(done, wanted)?;

@@ -131,7 +131,7 @@ fn a_future_that_is_not_needed_never_begins_on_its_caller_nor_after_it_was_dropp
     let dropped = submitter.future_if_free(move || ready(theirs.swap(true, Ordering::SeqCst)));
     drop(dropped.expect("there is space"));
     let kept = submitter.future_if_free(|| ready(2)).expect("there is space");
-    // Each waits, until nothing more can: the caller is told, and does not begin it.
+    // Each waits, until nothing more can: the caller gets none, and begins nothing itself.
     let waiting: Vec<_> = std::iter::from_fn(|| submitter.future_if_free(|| ready(0))).collect();
     assert!(!waiting.is_empty());
     release.send(()).expect("the thread waits");

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
 mod adapter_plan;
+mod adapter_samples;
 mod file;
 mod lmcache;
 mod s3;

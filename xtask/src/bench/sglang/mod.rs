@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use self::table::Samples;
 use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
+use super::adapter_samples::Samples;
 use super::file::MEASURE;
 use crate::args::Args;
 use crate::sh::Cmd;

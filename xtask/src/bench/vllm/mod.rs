@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::Value;
 
-use self::table::Samples;
 use super::adapter_plan::{AdapterPlan, Defaults, samples_of};
+use super::adapter_samples::Samples;
 use super::file::MEASURE;
 use super::test_s3_server::ObjectStore;
 use crate::args::Args;
