@@ -112,10 +112,22 @@ fn channel(bins: usize, tokens: usize) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![even, mostly_one]
 }
 
-fn channels() -> impl Strategy<Value = (usize, [Vec<u8>; LANES], Vec<u8>)> {
+/// Symbols of the channels that are coded together, and of other tokens of theirs.
+#[derive(Clone, Debug)]
+struct CodedSymbols {
+    bins: usize,
+    symbols: [Vec<u8>; LANES],
+    others: Vec<u8>,
+}
+
+fn coded_symbols() -> impl Strategy<Value = CodedSymbols> {
     (2usize..=129, 1usize..=BLOCK_TOKENS).prop_flat_map(|(bins, tokens)| {
         let four = std::array::from_fn(|_| channel(bins, tokens));
-        (Just(bins), four, channel(bins, 300))
+        (Just(bins), four, channel(bins, 300)).prop_map(|(bins, symbols, others)| CodedSymbols {
+            bins,
+            symbols,
+            others,
+        })
     })
 }
 
@@ -124,7 +136,8 @@ proptest! {
 
     /// The tables are of other tokens too, as in a chunk of several blocks.
     #[test]
-    fn the_fast_coders_equal_the_reference((bins, symbols, others) in channels()) {
+    fn the_fast_coders_equal_the_reference(coded in coded_symbols()) {
+        let CodedSymbols { bins, symbols, others } = coded;
         let cdfs = symbols.each_ref().map(|symbols| {
             let mut cdf = vec![0; bins + 1];
             let chunk: Vec<u8> = symbols.iter().chain(&others).copied().collect();

@@ -266,6 +266,17 @@ class Lifetime(Case):
         self.store(mine, range(3))
         self.assertEqual(mine.batch_exists(keys(range(3))), 3)
 
+    def test_a_clear_that_hangs_keeps_no_thread_and_goes_on(self):
+        backend = self.open(params={"timeout_seconds": 0.2})
+        self.store(backend, range(3))
+        go_on, clear_pool = threading.Event(), backend._clear_pool
+        with mock.patch.object(backend, "_clear_pool", lambda pool: go_on.wait(60) and clear_pool(pool)):
+            self.assertFalse(backend.clear())
+            self.assertFalse(backend.clear(), "the first one still runs")
+            go_on.set()
+            self.eventually(lambda: backend.batch_exists(keys(range(3))) == 0)
+            self.eventually(backend.clear)
+
     def test_numbers_for_the_metrics_of_sglang(self):
         backend = self.open()
         self.store(backend, range(4))

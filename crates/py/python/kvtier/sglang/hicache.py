@@ -1,5 +1,6 @@
 """``KvtierHiCache``: kvtier's tiers as the third level of SGLang's hierarchical cache."""
 
+import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
@@ -35,6 +36,8 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         self._pools: dict[str, HostPool] = {}
         self._registering = threading.Lock()
         self._is_closed = False
+        self._clearing_lock = threading.Lock()
+        self._clearing: Optional[concurrent.futures.Future[int]] = None
         _log.opened(f"{WHERE} over {self._core.name!r}, rank {storage_config.tp_rank} of {storage_config.tp_size}")
 
     # -- host pools -------------------------------------------------------------------------------
@@ -193,14 +196,31 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
     # -- the backend ------------------------------------------------------------------------------
 
     def clear(self) -> bool:
-        """Deletes the pages of this engine's namespaces, and those of no other. Returns whether that was possible."""
+        """Deletes the pages of this engine's namespaces, and those of no other. Returns whether that was possible within the time of a call; what
+        takes longer goes on in the background."""
+        # SGLang calls it on its scheduler's thread, which a medium that hangs must not keep.
+        with self._clearing_lock:
+            if self._clearing is None or self._clearing.done():
+                self._clearing = concurrent.futures.Future()
+                threading.Thread(target=self._clear, args=(self._clearing,), name="kvtier-clear", daemon=True).start()
+            clearing = self._clearing
         try:
-            removed = sum(self._clear_pool(pool) for pool in list(self._pools.values()))
+            removed = clearing.result(self._settings.timeout_seconds)
+        except TimeoutError:
+            self._failed("clear", TimeoutError(f"not done after {self._settings.timeout_seconds} s; it goes on in the background"))
+            return False
         except Exception as e:
             self._failed("clear", e)
             return False
         _log.logger.info("deleted %d pages of %s", removed, WHERE)
         return True
+
+    def _clear(self, result: "concurrent.futures.Future[int]") -> None:
+        try:
+            result.set_result(sum(self._clear_pool(pool) for pool in list(self._pools.values())))
+        except BaseException as e:
+            # The caller waits for an end, whatever it is.
+            result.set_exception(e)
 
     def _clear_pool(self, pool: HostPool) -> int:
         if self._core.tiers is None or not pool.shards:
