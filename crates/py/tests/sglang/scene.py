@@ -2,16 +2,16 @@
 
 import hashlib
 import os
-import shutil
-import tempfile
-import time
-import unittest
+import sys
 
 import host_pools
 from host_pools import indices
 from real_sglang import StorageBackendFactory, hicache_storage
 
 import kvtier.sglang  # noqa: F401
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_case import AdapterCase  # noqa: E402
 
 # Memcheck and some sandboxes have no io_uring.
 ENGINE = {"engine": os.environ["KVTIER_ENGINE"]} if "KVTIER_ENGINE" in os.environ else {}
@@ -48,12 +48,8 @@ def config(extra=None, **change):
     return hicache_storage.HiCacheStorageConfig(**fields)
 
 
-class Case(unittest.TestCase):
+class Case(AdapterCase):
     """Backends over a directory."""
-
-    def setUp(self):
-        self.dir = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
 
     def file(self, **more):
         return {"type": "file", "path": self.dir, "bytes": "64MiB", "free_min": 0, **ENGINE, **more}
@@ -106,21 +102,3 @@ class Case(unittest.TestCase):
 
     def counter(self, backend, name, tier=0):
         return dict(backend._core.tiers.tier_status()[tier]["counters"])[name]
-
-    def eventually(self, check, seconds=20):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            found = check()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("never so")
-
-    def files(self):
-        """The files of pages."""
-        return sorted(
-            os.path.join(at, name)
-            for at, _, names in os.walk(self.dir)
-            for name in names
-            if ".kvtier" not in at.split(os.sep)
-        )

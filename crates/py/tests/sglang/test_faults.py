@@ -1,7 +1,6 @@
 """Faults under the backend: what is wrong is a miss, and never a wrong byte."""
 
 import os
-import subprocess
 import sys
 import time
 
@@ -122,28 +121,7 @@ class Files(Case):
 
 class Processes(Case):
     def test_a_killed_engine_leaves_whole_pages_only(self):
-        script = f"""
-import os, sys
-sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
-import scene
-class Engine(scene.Case):
-    def runTest(self): pass
-engine = Engine()
-engine.setUp()
-engine.dir = {self.dir!r}
-backend = engine.open()
-print("begun", flush=True)
-for n in range(100000):
-    engine.store(backend, range(8 * n, 8 * n + 8))
-    print(8 * n + 8, flush=True)
-"""
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
-        self.assertEqual(process.stdout.readline(), "begun\n")
-        stored = 0
-        while stored < 48:
-            stored = int(process.stdout.readline())
-        process.kill()
-        process.communicate()
+        stored = self.kill_while_it_stores(os.path.dirname(os.path.abspath(__file__)), 48)
         backend = self.open()
         self.assertGreaterEqual(backend.batch_exists(keys(range(stored))), stored - 8)
         for n in range(0, stored + 16, 8):

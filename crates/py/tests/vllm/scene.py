@@ -3,10 +3,8 @@
 import hashlib
 import mmap
 import os
-import shutil
-import tempfile
+import sys
 import time
-import unittest
 
 import numpy as np
 import real_vllm
@@ -28,6 +26,9 @@ from vllm.v1.kv_offload.tiering.base import TransferJob
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
 import kvtier.vllm
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from adapter_case import AdapterCase  # noqa: E402
 
 HIT, MISS, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.RETRY
 STEP_END = ScheduleEndContext((), ())
@@ -120,12 +121,11 @@ class Memory:
         self.map.close()
 
 
-class Case(unittest.TestCase):
+class Case(AdapterCase):
     """One tier over a directory, or over other tiers, and an engine that drives it."""
 
     def setUp(self):
-        self.dir = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        super().setUp()
         self.jobs = 0
         self.requests = 0
 
@@ -187,15 +187,6 @@ class Case(unittest.TestCase):
         request = request or self.request(tier)
         return [tier.lookup(one, request) for one in keys(numbers, group)]
 
-    def eventually(self, check, seconds=20):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            found = check()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("never so")
-
     def values(self, tier):
         """All counters and gauges that changed, by name and labels."""
         tier._stats._next_read = 0
@@ -211,12 +202,3 @@ class Case(unittest.TestCase):
             tier.on_schedule_end(STEP_END)
             time.sleep(0.001)
         self.fail("lookups are not answered")
-
-    def files(self):
-        """The files of chunks."""
-        return sorted(
-            os.path.join(at, name)
-            for at, _, names in os.walk(self.dir)
-            for name in names
-            if ".kvtier" not in at.split(os.sep)
-        )

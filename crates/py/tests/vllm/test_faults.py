@@ -1,8 +1,6 @@
 """Faults under the tier: what is wrong is a miss, counted, and never a wrong byte."""
 
 import os
-import subprocess
-import sys
 import time
 import unittest
 
@@ -115,28 +113,7 @@ class Files(Case):
                 self.assertEqual(self.load(tier, [n])[1], [True])
 
     def test_a_killed_engine_leaves_whole_chunks_only(self):
-        script = f"""
-import sys
-sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
-import scene
-class Engine(scene.Case):
-    def runTest(self): pass
-engine = Engine()
-engine.setUp()
-engine.dir = {self.dir!r}
-tier = engine.open()
-print("begun", flush=True)
-for n in range(100000):
-    engine.store(tier, range(8 * n, 8 * n + 8))
-    print(8 * n + 8, flush=True)
-"""
-        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
-        self.assertEqual(process.stdout.readline(), "begun\n")
-        stored = 0
-        while stored < 32:
-            stored = int(process.stdout.readline())
-        process.kill()
-        process.communicate()
+        stored = self.kill_while_it_stores(os.path.dirname(os.path.abspath(__file__)), 32)
         tier = self.open()
         found = self.lookup(tier, range(stored))
         self.assertGreaterEqual(found.count(HIT), stored - 8)
