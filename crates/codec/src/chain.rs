@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use kvtier_key::CodecId;
 
+use crate::chain_order::check_order;
 use crate::codec_id::{STAGES_MAX, StageIds};
 use crate::pieces::{grow, total_len};
-use crate::{Chunk, Error, Scratch, Stage, StageId, StageKind};
+use crate::scratch::Memory;
+use crate::{Chunk, Error, Scratch, Stage};
 
 /// The stages that chunks go through when they are saved. Cheap to clone.
 ///
@@ -55,12 +57,6 @@ pub struct Encoded {
     pub len: usize,
 }
 
-/// Working memory: what is between stages, and what the stages use.
-struct Memory<'a> {
-    between: &'a mut [Vec<u8>; 2],
-    scratch: &'a mut Scratch,
-}
-
 impl Chain {
     /// The chain of `stages`, which are applied in this order.
     ///
@@ -72,25 +68,7 @@ impl Chain {
             let why = format!("{} encodings: set at most {STAGES_MAX}", stages.len());
             return Err(Error::invalid(why));
         }
-        for (nth, stage) in stages.iter().enumerate() {
-            let before = &stages[..nth];
-            if before.iter().any(|other| other.id() == stage.id()) {
-                return Err(Error::invalid(format!("encoding {} twice", name(stage.id()))));
-            }
-            let Some(last) = before.last() else { continue };
-            let fits = match stage.kind() {
-                StageKind::Compression => last.kind() <= StageKind::Compression,
-                kind => last.kind() < kind,
-            };
-            if !fits {
-                return Err(Error::invalid(format!(
-                    "encoding {} after {}: set those that read elements first, then compression, \
-                     then encryption",
-                    name(stage.id()),
-                    name(last.id())
-                )));
-            }
-        }
+        check_order(stages.iter().map(|stage| &**stage)).map_err(Error::invalid)?;
         Ok(Chain { stages: stages.into() })
     }
 
@@ -128,11 +106,7 @@ impl Chain {
         out: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<Encoded, Error> {
-        let mut between = std::mem::take(&mut scratch.between);
-        let memory = Memory { between: &mut between, scratch };
-        let encoded = self.encode_through(chunk, raw, out, memory);
-        scratch.between = between;
-        encoded
+        scratch.with_between(|memory| self.encode_through(chunk, raw, out, memory))
     }
 
     fn encode_through(
@@ -164,7 +138,8 @@ impl Chain {
             let is_last = nth + 1 == self.stages.len();
             let to =
                 if is_last { &mut *out } else { grow(free, stage.bound(len.unwrap_or(raw_len))?) };
-            let Some(encoded) = stage.encode(chunk, input, to, scratch)? else { continue };
+            let chunk = chunk.with_earlier_stages(ids.to_codec());
+            let Some(encoded) = stage.encode(&chunk, input, to, scratch)? else { continue };
             ids.push(stage.id());
             key_id = key_id.max(stage.key_id());
             if is_last {
@@ -178,8 +153,4 @@ impl Chain {
         out[..len].copy_from_slice(&held[..len]);
         Ok(Encoded { codec: ids.to_codec(), key_id, len })
     }
-}
-
-fn name(id: StageId) -> String {
-    id.name().map_or_else(|| format!("stage {}", id.number()), str::to_owned)
 }

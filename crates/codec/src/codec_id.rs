@@ -51,11 +51,6 @@ impl StageIds {
 /// `["bf16-split", "aes-256-gcm"]`. Stages that this build lacks are named by their number.
 pub fn stage_names(codec: CodecId) -> Vec<String> {
     let numbers = (0..STAGES_MAX).map(|nth| (codec.0 >> (4 * nth) & 0x0f) as u8);
-    let present = numbers.filter(|number| *number != 0);
-    present
-        .map(|number| match StageId::from_number(number).and_then(StageId::name) {
-            Some(name) => name.to_owned(),
-            None => format!("stage {number}"),
-        })
-        .collect()
+    // 0 is no stage.
+    numbers.filter_map(StageId::from_number).map(|id| id.to_string()).collect()
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use kvtier_key::CodecId;
 
+use crate::chain_order::check_order;
 use crate::codec_id::{STAGES_MAX, StageIds};
-use crate::pieces::{grow, total_len_mut};
-use crate::{Bf16Split, Chunk, Error, Lz4, Scratch, Stage, StageKind, Zstd};
+use crate::pieces::{copy_to_pieces, grow, total_len_mut};
+use crate::scratch::Memory;
+use crate::{Bf16Split, Chunk, Error, Lz4, Scratch, Stage, StageId, StageKind, Zstd};
 
 /// A stored chunk, as its facts describe it.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +49,13 @@ impl Decoder {
     /// Whether chunks of this codec decode to exactly the bytes that were encoded, or to an error.
     /// Those of other codecs need a digest of the raw bytes.
     ///
+    /// Stored bytes under codec 0 decode as they are, whoever wrote them: where encryption is on,
+    /// refuse chunks whose codec proves nothing.
+    ///
     /// # Errors
-    /// `Unsupported`: a stage that is missing here.
+    /// `Unsupported`: a stage that is missing here. `Corrupt`: no chain has this codec.
     pub fn proves_bytes(&self, codec: CodecId) -> Result<bool, Error> {
-        let last = StageIds::from_codec(codec)?.iter().next_back();
-        let last = last.map(|id| self.stage(id.number(), codec)).transpose()?;
+        let last = self.stages(codec)?.into_iter().flatten().next_back();
         Ok(last.is_some_and(|stage| stage.kind() == StageKind::Encryption))
     }
 
@@ -71,11 +75,7 @@ impl Decoder {
         raw: &mut [&mut [u8]],
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let mut between = std::mem::take(&mut scratch.between);
-        let memory = Memory { between: &mut between, scratch };
-        let decoded = self.decode_through(chunk, stored, raw, memory);
-        scratch.between = between;
-        decoded
+        scratch.with_between(|memory| self.decode_through(chunk, stored, raw, memory))
     }
 
     fn decode_through(
@@ -98,7 +98,8 @@ impl Decoder {
                 let why = format!("encrypted with key {key_id}, not {}", stored.key_id);
                 return Err(Error::corrupt(why));
             }
-            if step.is_first {
+            let chunk = &chunk.with_earlier_stages(step.earlier);
+            if step.earlier == CodecId(0) {
                 step.stage.decode(chunk, input, raw, scratch)?;
                 return check_key_id(key_id, stored.key_id);
             }
@@ -115,17 +116,17 @@ impl Decoder {
         check_key_id(0, stored.key_id)
     }
 
-    /// The stages of a codec in the order in which they were applied.
+    /// What is to be undone, in the order in which it was applied.
     fn steps(
         &self,
         codec: CodecId,
         raw_len: usize,
     ) -> Result<[Option<Step<'_>>; STAGES_MAX], Error> {
         let mut steps = [const { None }; STAGES_MAX];
-        let mut raw_len_max = raw_len;
-        for (nth, (id, step)) in StageIds::from_codec(codec)?.iter().zip(&mut steps).enumerate() {
-            let stage = self.stage(id.number(), codec)?;
-            *step = Some(Step { stage, is_first: nth == 0, raw_len_max });
+        let (mut raw_len_max, mut earlier) = (raw_len, StageIds::default());
+        for (stage, step) in self.stages(codec)?.into_iter().flatten().zip(&mut steps) {
+            *step = Some(Step { stage, earlier: earlier.to_codec(), raw_len_max });
+            earlier.push(stage.id());
             let bound = stage.bound(raw_len_max);
             let no_encoder = |error| Error::corrupt(format!("no encoder wrote this: {error}"));
             raw_len_max = raw_len_max.max(bound.map_err(no_encoder)?);
@@ -133,27 +134,32 @@ impl Decoder {
         Ok(steps)
     }
 
-    fn stage(&self, number: u8, codec: CodecId) -> Result<&dyn Stage, Error> {
-        let found = self.stages.iter().find(|stage| stage.id().number() == number);
+    /// The stages of a codec in the order in which they were applied, which is that of a chain.
+    fn stages(&self, codec: CodecId) -> Result<[Option<&dyn Stage>; STAGES_MAX], Error> {
+        let mut stages = [None; STAGES_MAX];
+        for (id, stage) in StageIds::from_codec(codec)?.iter().zip(&mut stages) {
+            *stage = Some(self.stage(id, codec)?);
+        }
+        check_order(stages.iter().flatten().copied())
+            .map_err(|why| Error::corrupt(format!("no chain has codec {:#06x}: {why}", codec.0)))?;
+        Ok(stages)
+    }
+
+    fn stage(&self, id: StageId, codec: CodecId) -> Result<&dyn Stage, Error> {
+        let found = self.stages.iter().find(|stage| stage.id() == id);
         found.map(|stage| &**stage).ok_or_else(|| {
-            let why = format!("stage {number} of codec {:#06x} is missing here", codec.0);
+            let why = format!("encoding {id} of codec {:#06x} is missing here", codec.0);
             Error::unsupported(why)
         })
     }
-}
-
-/// Working memory: what is between stages, and what the stages use.
-struct Memory<'a> {
-    between: &'a mut [Vec<u8>; 2],
-    scratch: &'a mut Scratch,
 }
 
 /// A stage of a stored chunk.
 #[derive(Clone, Copy, Debug)]
 struct Step<'a> {
     stage: &'a dyn Stage,
-    /// Its raw bytes are those of the chunk.
-    is_first: bool,
+    /// The stages before it. Without any, its raw bytes are those of the chunk.
+    earlier: CodecId,
     /// The most raw bytes that its encoder can have had.
     raw_len_max: usize,
 }
@@ -171,11 +177,6 @@ fn copy_plain(stored: &[u8], raw: &mut [&mut [u8]]) -> Result<(), Error> {
         let why = format!("{} stored bytes are not {raw_len} raw ones", stored.len());
         return Err(Error::corrupt(why));
     }
-    let mut from = stored;
-    for piece in raw {
-        let (here, next) = from.split_at(piece.len());
-        piece.copy_from_slice(here);
-        from = next;
-    }
+    copy_to_pieces(stored, raw);
     Ok(())
 }

@@ -10,6 +10,7 @@ mod aes_gcm;
 mod bf16_split;
 pub mod cachegen;
 mod chain;
+mod chain_order;
 mod codec_id;
 mod decoder;
 mod element_type;

@@ -34,13 +34,28 @@ pub(crate) fn scatter<E>(
     }
     let spare = grow(spare, total_len_mut(pieces));
     write(spare)?;
-    let mut from = &*spare;
+    copy_to_pieces(spare, pieces);
+    Ok(())
+}
+
+/// Fills all pieces from `from`, which has as many bytes.
+pub(crate) fn copy_to_pieces(from: &[u8], pieces: &mut [&mut [u8]]) {
+    let mut from = from;
     for piece in pieces {
         let (here, next) = from.split_at(piece.len());
         piece.copy_from_slice(here);
         from = next;
     }
-    Ok(())
+}
+
+/// Fills `to` from all pieces, which have as many bytes.
+pub(crate) fn copy_from_pieces(pieces: &[&[u8]], to: &mut [u8]) {
+    let mut to = to;
+    for piece in pieces {
+        let (here, next) = to.split_at_mut(piece.len());
+        here.copy_from_slice(piece);
+        to = next;
+    }
 }
 
 /// Reads pieces from the front.

@@ -21,10 +21,24 @@ pub struct Scratch {
     pub(crate) between: [Vec<u8>; 2],
 }
 
+/// The working memory of a chain: what is between stages, and what the stages use.
+pub(crate) struct Memory<'a> {
+    pub(crate) between: &'a mut [Vec<u8>; 2],
+    pub(crate) scratch: &'a mut Scratch,
+}
+
 impl Scratch {
     /// Without any memory.
     pub fn new() -> Self {
         Scratch::default()
+    }
+
+    /// Runs a chain's stages with the memory between them apart from what the stages use.
+    pub(crate) fn with_between<T>(&mut self, run: impl FnOnce(Memory<'_>) -> T) -> T {
+        let mut between = std::mem::take(&mut self.between);
+        let result = run(Memory { between: &mut between, scratch: self });
+        self.between = between;
+        result
     }
 
     /// The bytes of its buffers, without the working memory of the zstd library.

@@ -1,6 +1,8 @@
 //! One step of an encoding: the trait, its number on media, and what it may use of a chunk.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+
+use kvtier_key::CodecId;
 
 use crate::{ElementType, Error, Scratch};
 
@@ -47,6 +49,16 @@ impl StageId {
     }
 }
 
+/// The name, or `stage 14` where the number has no meaning in this build.
+impl fmt::Display for StageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "stage {}", self.number()),
+        }
+    }
+}
+
 /// Where in a chain a stage may stand: the kinds follow one another in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -67,9 +79,11 @@ pub struct Chunk<'a> {
     pub element_type: Option<ElementType>,
     /// The tenant, whose key is derived from it. It may be empty.
     pub tenant: &'a [u8],
-    /// What an encryption binds to the chunk besides its bytes: its key's digest and its facts.
-    /// Decoding fails with any other.
+    /// What an encryption binds to the chunk besides its bytes: its key's digest, and those of its
+    /// facts that are known before it is encoded. Decoding fails with any other.
     pub associated_data: &'a [u8],
+    /// The stages that the bytes went through before this one, to which an encryption binds them.
+    pub(crate) earlier_stages: CodecId,
 }
 
 impl<'a> Chunk<'a> {
@@ -88,6 +102,12 @@ impl<'a> Chunk<'a> {
     /// Sets what an encryption binds to the chunk.
     pub fn with_associated_data(mut self, associated_data: &'a [u8]) -> Self {
         self.associated_data = associated_data;
+        self
+    }
+
+    /// For the stage after those of `codec`.
+    pub(crate) fn with_earlier_stages(mut self, codec: CodecId) -> Self {
+        self.earlier_stages = codec;
         self
     }
 }

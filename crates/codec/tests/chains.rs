@@ -113,6 +113,36 @@ fn the_order_must_make_sense() {
 }
 
 #[test]
+fn codecs_that_no_chain_has_are_corrupt() {
+    let aes = aes();
+    let decoder = Decoder::new().with_stage(aes.clone());
+    let raw = vec![7; 1000];
+    // Each stage around what the one before it wrote: only the order is wrong.
+    let codecs = [0x11, 0x22, 0x44, 0x33, 0x14, 0x24, 0x34, 0x31, 0x32, 0x424, 0x121, 0x4243];
+    for codec in codecs {
+        let (mut bytes, mut key_id) = (raw.clone(), 0);
+        for name in stage_names(CodecId(codec)) {
+            let names = [name.as_str()];
+            let chunk = Chunk::default().with_element_type(ElementType::Bf16);
+            let (encoded, stored) = encode(&chain(&names, &aes).unwrap(), &chunk, &bytes);
+            // One that gains nothing writes no frame: the codec alone must be refused.
+            if encoded.codec != CodecId(0) {
+                (bytes, key_id) = (stored, key_id.max(encoded.key_id));
+            }
+        }
+        let stored = Stored { codec: CodecId(codec), key_id, bytes: &bytes };
+        let mut back = vec![0; raw.len()];
+        let outcome =
+            decoder.decode(&Chunk::default(), &stored, &mut [&mut back], &mut Scratch::new());
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:#x}");
+        assert!(error.to_string().contains("no chain has codec"), "{codec:#x}: {error}");
+        let error = decoder.proves_bytes(CodecId(codec)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{codec:#x}");
+    }
+}
+
+#[test]
 fn what_this_build_lacks_is_unsupported() {
     let raw = [0; 100];
     let decoder = Decoder::new();

@@ -7,10 +7,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvtier_codec::{
-    AES_256_GCM_OVERHEAD, Aes256Gcm, CHUNKS_PER_KEY_MAX, Chunk, ErrorKind, Keyring, MasterKey,
-    SECRET_LEN_MIN, Scratch, Stage,
+    AES_256_GCM_OVERHEAD, Aes256Gcm, CHUNKS_PER_KEY_MAX, Chain, Chunk, Decoder, ElementType,
+    ErrorKind, Keyring, MasterKey, SECRET_LEN_MIN, Scratch, Stage, Stored, stage_by_name,
 };
-use support::{decoded, encoded, noise};
+use kvtier_key::CodecId;
+use support::{decoded, encoded, kv_like, noise};
 
 fn keyring(keys: &[(u32, u8)]) -> Arc<Keyring> {
     let keyring = Keyring::new();
@@ -24,7 +25,7 @@ fn keyring(keys: &[(u32, u8)]) -> Arc<Keyring> {
 fn tenants_facts_and_chunks_do_not_mix() {
     let aes = Aes256Gcm::new(keyring(&[(1, 7)]), 1);
     let raw = noise(1000, 1);
-    let chunk = Chunk::default().with_tenant(b"a").with_associated_data(b"key 1, codec 4");
+    let chunk = Chunk::default().with_tenant(b"a").with_associated_data(b"key 1, raw length 1000");
     let stored = encoded(&aes, &chunk, &raw).unwrap();
     assert_eq!(stored.len(), raw.len() + AES_256_GCM_OVERHEAD);
     assert_eq!(decoded(&aes, &chunk, &stored, raw.len()).unwrap(), raw);
@@ -33,8 +34,8 @@ fn tenants_facts_and_chunks_do_not_mix() {
     let others = [
         ("another tenant", chunk.with_tenant(b"b")),
         ("no tenant", chunk.with_tenant(b"")),
-        ("the ciphertext of another key", chunk.with_associated_data(b"key 2, codec 4")),
-        ("other facts", chunk.with_associated_data(b"key 1, codec 3")),
+        ("the ciphertext of another key", chunk.with_associated_data(b"key 2, raw length 1000")),
+        ("other facts", chunk.with_associated_data(b"key 1, raw length 999")),
         ("no facts", chunk.with_associated_data(b"")),
     ];
     for (what, other) in others {
@@ -48,6 +49,41 @@ fn tenants_facts_and_chunks_do_not_mix() {
         let mut mixed = stored.clone();
         mixed[from.clone()].copy_from_slice(&other[from.clone()]);
         assert!(decoded(&aes, &chunk, &mixed, raw.len()).is_err(), "{from:?} of another frame");
+    }
+}
+
+/// Raw bytes may look like a frame of ours: the tag proves which stages the plaintext came from.
+#[test]
+fn facts_changed_to_other_stages_are_corrupt() {
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keyring(&[(1, 7)]), 1));
+    let decoder = Decoder::new().with_stage(aes.clone());
+    let element = ElementType::Bf16;
+    let chunk = Chunk::default().with_element_type(element).with_associated_data(b"key");
+    let raw = kv_like(element, 2000, 1).repeat(3);
+    for (name, codec) in [("lz4", 0x41), ("zstd", 0x42), ("bf16-split", 0x43)] {
+        let stage = stage_by_name(name).unwrap();
+        let frame = encoded(&*stage, &chunk, &raw).unwrap();
+        let with_stage = (vec![stage, aes.clone()], &raw, CodecId(codec));
+        let without = (vec![aes.clone()], &frame, CodecId(0x4));
+        for ((stages, raw, codec), (_, other_raw, other_codec)) in
+            [(with_stage.clone(), without.clone()), (without, with_stage)]
+        {
+            let chain = Chain::new(stages).unwrap();
+            let mut out = vec![0; chain.bound(raw.len()).unwrap()];
+            let saved = chain.encode(&chunk, &[raw], &mut out, &mut Scratch::new()).unwrap();
+            assert_eq!(saved.codec, codec);
+            let load = |codec, len| {
+                let stored = Stored { codec, key_id: 1, bytes: &out[..saved.len] };
+                let mut back = vec![0; len];
+                let outcome =
+                    decoder.decode(&chunk, &stored, &mut [&mut back], &mut Scratch::new());
+                outcome.map(|()| back).map_err(|error| error.kind())
+            };
+            assert!(load(codec, raw.len()).unwrap() == *raw, "{codec:?}");
+            assert!(decoder.proves_bytes(other_codec).unwrap());
+            let changed = load(other_codec, other_raw.len()).map(|back| back.len());
+            assert_eq!(changed, Err(ErrorKind::Corrupt), "{codec:?} as {other_codec:?}");
+        }
     }
 }
 

@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvtier_codec::{
-    Aes256Gcm, Bf16Split, Chunk, ElementType, Keyring, Lz4, MasterKey, Stage, Zstd,
+    Aes256Gcm, Bf16Split, Chain, Chunk, Decoder, ElementType, Keyring, Lz4, MasterKey, Scratch,
+    Stage, Stored, Zstd, stage_by_name,
 };
+use kvtier_key::CodecId;
 use support::{decoded, encoded, kv_like, noise};
 
 struct Case {
@@ -64,6 +66,35 @@ fn frames_are_those_on_media() {
         assert!(!is_stable || stored == now, "{name} is encoded differently now");
         assert_eq!(stored[..2], [stage.id().number(), 1], "{name}");
     }
+}
+
+/// The tag covers the stages before the encryption, in this order of bytes.
+#[test]
+fn an_encrypted_chain_is_that_on_media() {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(7, b"golden secret of thirty-two byte").unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 7));
+    let name = "encrypted-chain-v1";
+    let stages = vec![stage_by_name("bf16-split").unwrap(), Arc::new(Lz4), aes.clone()];
+    let chain = Chain::new(stages).unwrap();
+    let chunk = Chunk::default()
+        .with_element_type(ElementType::Bf16)
+        .with_tenant(b"tenant")
+        .with_associated_data(b"digest and facts");
+    let raw = vec![0x3f; 2000];
+    let mut scratch = Scratch::new();
+    let mut now = vec![0; chain.bound(raw.len()).unwrap()];
+    let encoded = chain.encode(&chunk, &[&raw], &mut now, &mut scratch).unwrap();
+    assert_eq!((encoded.codec, encoded.key_id), (CodecId(0x413), 7));
+    if std::env::var_os("KVTIER_WRITE_GOLDEN").is_some() {
+        fs::write(path(name), &now[..encoded.len]).unwrap();
+    }
+    let bytes = fs::read(path(name)).unwrap();
+    let stored = Stored { codec: encoded.codec, key_id: encoded.key_id, bytes: &bytes };
+    let mut back = vec![0; raw.len()];
+    let decoder = Decoder::new().with_stage(aes);
+    decoder.decode(&chunk, &stored, &mut [&mut back], &mut scratch).unwrap();
+    assert_eq!(back, raw);
 }
 
 /// A block that would not become smaller is stored as it is, in a frame whose other blocks do.

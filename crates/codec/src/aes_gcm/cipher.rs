@@ -6,7 +6,7 @@ use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Non
 use aws_lc_rs::hkdf::{KeyType, Prk};
 use zeroize::Zeroizing;
 
-use crate::pieces::{scatter, total_len};
+use crate::pieces::{copy_from_pieces, scatter, total_len};
 use crate::{Error, ErrorKind};
 
 pub(super) const TAG_LEN: usize = 16;
@@ -68,12 +68,7 @@ impl Cipher {
             [raw] => self.0.seal_out_of_place_scatter(nonce, aad, raw, ciphertext, &[], &mut tag),
             // The library takes one piece: they come together where the ciphertext will be.
             _ => {
-                let mut space = &mut *ciphertext;
-                for piece in raw {
-                    let (here, next) = space.split_at_mut(piece.len());
-                    here.copy_from_slice(piece);
-                    space = next;
-                }
+                copy_from_pieces(raw, ciphertext);
                 let in_place = self.0.seal_in_place_separate_tag(nonce, aad, ciphertext);
                 in_place.map(|sealed| tag.copy_from_slice(sealed.as_ref()))
             }

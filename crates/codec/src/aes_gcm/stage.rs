@@ -7,7 +7,9 @@
 //! | 28 | raw length | ciphertext |
 //! | at the end | 16 | tag |
 //!
-//! The tag covers the header, the caller's associated data and the ciphertext.
+//! The tag covers the header, the codec id of the stages before this one (2 bytes, little-endian),
+//! the caller's associated data and the ciphertext. Without that id, a chunk whose facts were changed
+//! to other stages would decrypt, and those stages would make other bytes of it.
 
 use std::sync::Arc;
 
@@ -27,8 +29,8 @@ pub const AES_256_GCM_OVERHEAD: usize = HEADER_LEN + NONCE_LEN + TAG_LEN;
 /// Authenticated encryption with AES-256 in Galois/Counter Mode. Each tenant has a key of its own,
 /// derived from the key with the id that the frame names, and each chunk a random nonce.
 ///
-/// A frame decrypts to exactly the bytes that were encrypted, for the same tenant and the same
-/// associated data, or to an error: it needs no other digest.
+/// A frame decrypts to exactly the bytes that were encrypted, for the same tenant, the same
+/// associated data and the same stages before it, or to an error: it needs no other digest.
 #[derive(Clone, Debug)]
 pub struct Aes256Gcm {
     keys: Arc<Keyring>,
@@ -132,6 +134,7 @@ impl Stage for Aes256Gcm {
 fn join<'a>(header: &[u8], chunk: &Chunk<'_>, space: &'a mut Vec<u8>) -> &'a [u8] {
     space.clear();
     space.extend_from_slice(header);
+    space.extend_from_slice(&chunk.earlier_stages.0.to_le_bytes());
     space.extend_from_slice(chunk.associated_data);
     space
 }
