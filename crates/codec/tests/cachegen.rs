@@ -214,6 +214,48 @@ fn other_pickles_are_refused() {
     }
 }
 
+/// Few values, but each with many items: two bytes of a pickle become eight of memory.
+#[test]
+fn items_of_all_values_together_are_limited() {
+    let items = b"h\0".repeat(1000);
+    let of = |opcodes: [&[u8]; 3]| opcodes.concat().repeat(100);
+    let tuples = of([b"(", &items, b"t"]);
+    let lists = of([b"](", &items, b"e"]);
+    for values in [tuples, lists] {
+        let error = CacheGen::inspect(&pickle(&[b"]\x94", &values])).unwrap_err();
+        assert!(error.to_string().contains("more than 65536"), "{error}");
+    }
+}
+
+#[test]
+fn objects_of_more_than_eight_fields_are_refused() {
+    let stored = encoded(&codec(KvOrder::ByLayer), &payload(5));
+    let with_more = |pairs| {
+        let end = stored.len() - b"ub.".len();
+        CacheGen::inspect(&[&stored[..end], &b"K\0K\0".repeat(pairs), b"ub."].concat())
+    };
+    // An encoded chunk has six.
+    with_more(2).unwrap();
+    for pairs in [3, 9000] {
+        let error = with_more(pairs).unwrap_err();
+        assert!(error.to_string().contains("more than 8 fields"), "{error}");
+    }
+    // The limit is that of a dictionary, however often it is added to.
+    let twice = pickle(&[b"}", &b"(K\0K\0u".repeat(9)]);
+    let error = CacheGen::inspect(&twice).unwrap_err();
+    assert!(error.to_string().contains("more than 8 fields"), "{error}");
+}
+
+#[test]
+fn half_a_million_tokens_are_not_too_many_values() {
+    let shape = KvShape { layers: 1, heads: 1, head_size: 1 };
+    let codec =
+        CacheGen::new(shape, KvOrder::ByLayer, FloatType::Bf16, Bins::for_layers(1)).unwrap();
+    let raw = [0x80, 0x3f].repeat(2 * 500_000);
+    let stored = encoded(&codec, &raw);
+    assert_eq!(CacheGen::inspect(&stored).unwrap().tokens, 500_000);
+}
+
 #[test]
 fn chunks_that_share_their_streams_are_refused() {
     let stored = encoded(&codec(KvOrder::ByLayer), &payload(5));

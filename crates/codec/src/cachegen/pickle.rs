@@ -1,12 +1,17 @@
 //! Reads the pickle of LMCache's CacheGen container: exactly the opcodes and globals that Python
 //! writes there. Nothing is called or imported, and a value is only what the container can have.
 //!
-//! Texts and bytes are borrowed from the input. The number of values is limited, so memory is too.
+//! Texts and bytes are borrowed from the input. The numbers of values, of items in all of them
+//! together and of a dictionary's pairs are limited, so memory and time are too.
 
 use crate::{Error, ErrorKind};
 
-// A chunk of 256 tokens makes about 30; this is enough for 500,000 tokens.
+// Values, and items of tuples, lists and dictionaries. A chunk of 256 tokens makes less than 30 of
+// each; this is enough for 500,000 tokens.
 const VALUES_MAX: usize = 1 << 16;
+
+// An encoded chunk has 6 fields.
+const PAIRS_MAX: usize = 8;
 
 /// The classes and functions that the container names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +106,7 @@ impl<'a> Pickle<'a> {
             stack: vec![],
             marks: vec![],
             memo: vec![],
+            items: 0,
         };
         let root = reader.run()?;
         Ok(Pickle { values: reader.values, root })
@@ -176,6 +182,8 @@ struct Reader<'a> {
     stack: Vec<Ref>,
     marks: Vec<usize>,
     memo: Vec<Ref>,
+    /// The items of all tuples, lists and dictionaries together.
+    items: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -284,9 +292,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The last `len` values of the stack.
+    /// The last `len` values of the stack, which become items.
     fn take_last(&mut self, len: usize) -> Result<Vec<Ref>, Error> {
         let start = self.stack.len().checked_sub(len).ok_or_else(misplaced)?;
+        self.items = self.items.saturating_add(len);
+        limit(self.items)?;
         if self.marks.last().is_some_and(|mark| start < *mark) {
             return Err(misplaced());
         }
@@ -362,7 +372,6 @@ impl<'a> Reader<'a> {
         let list = *self.stack.last().ok_or_else(misplaced)?;
         match &mut self.values[list] {
             Value::List(list) => {
-                limit(list.len() + items.len())?;
                 list.extend(items);
                 Ok(())
             }
@@ -376,7 +385,9 @@ impl<'a> Reader<'a> {
         let dict = *self.stack.last().ok_or_else(misplaced)?;
         match &mut self.values[dict] {
             Value::Dict(dict) if items.len().is_multiple_of(2) => {
-                limit(dict.len() + items.len())?;
+                if dict.len() + items.len() / 2 > PAIRS_MAX {
+                    return Err(corrupt(format!("an object of more than {PAIRS_MAX} fields")));
+                }
                 dict.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
                 Ok(())
             }

@@ -63,6 +63,9 @@ const LIST_END: &[u8] = b"q\x01a.";
 // long as most addresses.
 const KEY: &[u8] = b"94000000000000";
 
+// Keys are addresses, and devices have short names.
+const TEXT_BYTES_MAX: usize = 64;
+
 /// Reads all of `bytes`. Errors: `Corrupt`.
 pub(super) fn read_storage(bytes: &[u8]) -> Result<Storage<'_>, Error> {
     let mut input = Input { bytes, at: 0 };
@@ -101,11 +104,16 @@ fn expect(input: &mut Input<'_>, bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// A key or a device. Containers may name the same tensor often, so these must be short.
 fn text<'a>(input: &mut Input<'a>) -> Result<&'a str, Error> {
     if input.byte()? != b'X' {
         return Err(corrupt("no text in a tensor's data"));
     }
-    input.text(4)
+    let bytes = input.bytes(4)?;
+    if bytes.len() > TEXT_BYTES_MAX {
+        return Err(corrupt(format!("a tensor's key or device of {} bytes", bytes.len())));
+    }
+    std::str::from_utf8(bytes).map_err(|_| corrupt("a text is no UTF-8"))
 }
 
 /// Writes the bytes before the data. `device` is PyTorch's name of where the tensor is.
@@ -148,6 +156,35 @@ pub(super) fn write_integer(value: u64, out: &mut Vec<u8>) {
             let len = (64 - value.leading_zeros()) as usize / 8 + 1;
             out.extend_from_slice(&[op::LONG1, len as u8]);
             out.extend_from_slice(&u128::from(value).to_le_bytes()[..len]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A storage without elements whose device and key have these lengths.
+    fn storage(device: usize, key: usize) -> Vec<u8> {
+        let mut bytes = vec![];
+        write_head(StorageType::Byte, &"d".repeat(device), 0, &mut bytes);
+        let (mut short, mut long) = (vec![], vec![]);
+        write_text(KEY, &mut short);
+        write_text(&b"k".repeat(key), &mut long);
+        while let Some(at) = bytes.windows(short.len()).position(|window| window == short) {
+            bytes.splice(at..at + short.len(), long.iter().copied());
+        }
+        bytes
+    }
+
+    #[test]
+    fn keys_and_devices_of_more_than_64_bytes_are_refused() {
+        for (device, key) in [(1, 1), (6, 14), (64, 64)] {
+            assert!(read_storage(&storage(device, key)).unwrap().data.is_empty());
+        }
+        for (device, key) in [(65, 14), (6, 65), (1 << 20, 14), (6, 1 << 20)] {
+            let error = read_storage(&storage(device, key)).unwrap_err();
+            assert!(error.to_string().contains("key or device"), "{device} {key}: {error}");
         }
     }
 }
