@@ -44,7 +44,8 @@ impl Scratch {
     /// The bytes of its buffers, without the working memory of the zstd library.
     pub fn buffer_bytes(&self) -> usize {
         let between: usize = self.between.iter().map(Vec::capacity).sum();
-        self.spare.capacity() + between + self.split.buffer_bytes()
+        let own = self.spare.capacity() + self.associated_data.capacity() + between;
+        own + self.split.buffer_bytes()
     }
 }
 

@@ -1,4 +1,5 @@
-//! With scratch memory that fits, chunks are encoded and decoded without allocating.
+//! With scratch memory that fits, chunks are encoded and decoded without allocating, and scratch
+//! memory counts its buffers.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -26,20 +27,27 @@ fn chunks_after_the_first_need_no_memory() {
         let chain = Chain::new(vec![stage_by_name(name).unwrap(), aes.clone()]).unwrap();
         let raw = kv_like(ElementType::Bf16, 1_200_003, 1);
         let chunk = Chunk::default().with_element_type(ElementType::Bf16).with_tenant(b"t");
-        let mut scratch = Scratch::new();
         let mut out = vec![0; chain.bound(raw.len()).unwrap()];
         let mut back = vec![0; raw.len()];
-        let mut round = || {
+        let mut round = |scratch: &mut Scratch| {
             let pieces = [&raw[..300_001], &raw[300_001..]];
-            let encoded = chain.encode(&chunk, &pieces, &mut out, &mut scratch).unwrap();
+            let encoded = chain.encode(&chunk, &pieces, &mut out, scratch).unwrap();
             let (codec, key_id) = (encoded.codec, encoded.key_id);
             let stored = Stored { codec, key_id, bytes: &out[..encoded.len] };
             let (head, tail) = back.split_at_mut(777_777);
-            decoder.decode(&chunk, &stored, &mut [head, tail], &mut scratch).unwrap();
+            decoder.decode(&chunk, &stored, &mut [head, tail], scratch).unwrap();
         };
-        round();
+        // The tenant's key is derived once.
+        round(&mut Scratch::new());
         let region = Region::new(ALLOCATOR);
-        (0..3).for_each(|_| round());
+        let mut scratch = Scratch::new();
+        round(&mut scratch);
+        let change = region.change();
+        let held = change.bytes_allocated - change.bytes_deallocated;
+        assert_eq!(scratch.buffer_bytes(), held, "{name}: {change:?}");
+
+        let region = Region::new(ALLOCATOR);
+        (0..3).for_each(|_| round(&mut scratch));
         let change = region.change();
         assert_eq!(change.allocations + change.reallocations, 0, "{name}: {change:?}");
         assert!(back == raw);

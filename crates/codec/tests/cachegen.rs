@@ -108,6 +108,17 @@ fn other_lengths_and_shapes_are_errors() {
 }
 
 #[test]
+fn more_than_memory_can_have_is_refused() {
+    let shape = KvShape { layers: 1, heads: 1, head_size: 1 };
+    let codec =
+        CacheGen::new(shape, KvOrder::ByLayer, FloatType::Bf16, Bins::for_layers(1)).unwrap();
+    for len in [usize::MAX, usize::MAX / 2] {
+        let error = codec.bound(len / 4 * 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{len}");
+    }
+}
+
+#[test]
 fn settings_are_checked() {
     let new = |shape, layers| {
         CacheGen::new(shape, KvOrder::ByLayer, FloatType::Bf16, Bins::for_layers(layers))

@@ -139,6 +139,54 @@ fn pieces_are_one_sequence() {
 }
 
 #[test]
+fn more_than_memory_can_have_is_refused() {
+    for stage in stages() {
+        for len in [usize::MAX, usize::MAX - 30] {
+            let error = stage.bound(len).unwrap_err();
+            assert_eq!(error.kind(), kvtier_codec::ErrorKind::Invalid, "{:?}", stage.id());
+        }
+    }
+}
+
+/// What one chunk leaves in the working memory does not matter to the next one.
+#[test]
+fn one_scratch_serves_any_sequence_of_chunks() {
+    let (stages, mut random) = (stages(), fastrand::Rng::with_seed(17));
+    let mut scratch = Scratch::new();
+    let mut taken = 0;
+    for round in 0..if cfg!(miri) { 20 } else { 600 } {
+        let stage = &*stages[random.usize(..stages.len())];
+        let element = ElementType::ALL[random.usize(..ElementType::ALL.len())];
+        let len = LENGTHS[random.usize(..LENGTHS.len())] + random.usize(..40);
+        let tenant = [random.u8(..3)];
+        let chunk = chunk(element).with_tenant(&tenant);
+        let raw = match random.u8(..4) {
+            0 => noise(len, round),
+            1 => vec![random.u8(..); len],
+            _ => kv_like(element, len, round),
+        };
+        let (head, tail) = raw.split_at(random.usize(..=len));
+        let mut out = vec![0; stage.bound(len).unwrap()];
+        let encoded = stage.encode(&chunk, &[head, tail], &mut out, &mut scratch).unwrap();
+        // As with working memory of its own: encryption takes a new nonce.
+        let alone = self::encoded(stage, &chunk, &raw);
+        assert_eq!(encoded, alone.as_ref().map(Vec::len), "{round}: {:?} of {len}", stage.id());
+        let Some(stored) = encoded else { continue };
+        let same = stage.key_id() != 0 || alone.as_deref() == Some(&out[..stored]);
+        assert!(same, "{round}: {:?} of {len}", stage.id());
+        let mut back = vec![0xee; len];
+        let (head, tail) = back.split_at_mut(random.usize(..=len));
+        stage.decode(&chunk, &out[..stored], &mut [head, tail], &mut scratch).unwrap();
+        assert!(back == raw, "{round}: {:?} of {len}", stage.id());
+        // A decode that fails leaves nothing behind either.
+        out[random.usize(..stored)] ^= 1 << random.u8(..8);
+        let _ = stage.decode(&chunk, &out[..stored], &mut [&mut back], &mut scratch);
+        taken += 1;
+    }
+    assert!(cfg!(miri) || taken > 300, "{taken}");
+}
+
+#[test]
 fn a_buffer_that_is_too_short_is_refused_and_not_overrun() {
     let raw = kv_like(ElementType::Bf16, 100_000, 12);
     for stage in stages() {

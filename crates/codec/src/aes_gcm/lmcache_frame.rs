@@ -87,7 +87,8 @@ impl LmcacheAesGcm {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let (raw_len, space) = (total_len(raw), out.len());
-        let frame = out.get_mut(..raw_len + LMCACHE_AES_OVERHEAD).and_then(|frame| {
+        let len = raw_len.checked_add(LMCACHE_AES_OVERHEAD);
+        let frame = len.and_then(|len| out.get_mut(..len)).and_then(|frame| {
             let (version, frame) = frame.split_first_mut()?;
             let (nonce, frame) = frame.split_first_chunk_mut::<NONCE_LEN>()?;
             let (ciphertext, tag) = frame.split_last_chunk_mut::<TAG_LEN>()?;

@@ -62,11 +62,10 @@ impl Stage for Aes256Gcm {
     }
 
     fn bound(&self, raw_len: usize) -> Result<usize, Error> {
-        if raw_len as u64 > PLAINTEXT_LEN_MAX {
-            let why = format!("{raw_len} bytes are more than AES-GCM encrypts at once");
-            return Err(Error::invalid(why));
-        }
-        Ok(raw_len + AES_256_GCM_OVERHEAD)
+        let bound = raw_len.checked_add(AES_256_GCM_OVERHEAD);
+        bound.filter(|_| raw_len as u64 <= PLAINTEXT_LEN_MAX).ok_or_else(|| {
+            Error::invalid(format!("{raw_len} bytes are more than AES-GCM encrypts at once"))
+        })
     }
 
     fn encode(

@@ -24,7 +24,8 @@ pub(super) const BLOCK_SYMBOLS: usize = 1 << 18;
 /// The symbols of a segment, which has `STREAMS` runs: what decoders keep in their nearest caches.
 const SEGMENT_SYMBOLS: usize = STREAMS * RUN_SYMBOLS;
 
-const HEADER_LEN: usize = 8;
+/// What a block is longer than its payload, which is never longer than the raw bytes.
+pub(super) const HEADER_LEN: usize = 8;
 
 const RAW: u8 = 0;
 const CONSTANT: u8 = 1;
@@ -36,11 +37,6 @@ pub(super) struct BlockDecoder {
     table: DecodeTable,
     /// The runs of a segment, each with `SLACK` bytes more.
     runs: Vec<u8>,
-}
-
-/// The most bytes that a block of `raw_len` raw bytes takes: it is raw then.
-pub(super) fn bound(raw_len: usize) -> usize {
-    HEADER_LEN + raw_len
 }
 
 /// The lengths of the runs of the segment with `symbols` symbols, a multiple of eight.
@@ -142,7 +138,7 @@ impl BlockDecoder {
     }
 
     pub(super) fn buffer_bytes(&self) -> usize {
-        size_of::<DecodeTable>() + self.runs.capacity()
+        self.table.buffer_bytes() + self.runs.capacity()
     }
 
     /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after

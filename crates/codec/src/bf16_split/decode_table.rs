@@ -73,6 +73,11 @@ impl DecodeTable {
         DecodeTable { entries: Box::new([Entry(0); 2 * ENTRIES]), lengths: CodeLengths([0; 256]) }
     }
 
+    /// The bytes of the entries.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
     /// Makes the table of another code, which must be complete (`CodeLengths::unpack`).
     pub(super) fn fill(&mut self, lengths: CodeLengths) {
         let order = lengths.in_code_order();

@@ -50,11 +50,10 @@ impl Stage for Bf16Split {
     }
 
     fn bound(&self, raw_len: usize) -> Result<usize, Error> {
-        // The smallest blocks are those of fp8.
-        let (blocks, _) = parts(ElementType::Fp8E5M2, raw_len);
-        let headers = blocks.map(|_| block::bound(0)).sum::<usize>() + HEADER_LEN;
+        // The smallest blocks have one raw byte for each symbol.
+        let blocks = raw_len.div_ceil(BLOCK_SYMBOLS);
         let too_long = || Error::invalid(format!("{raw_len} bytes are too many"));
-        raw_len.checked_add(headers).ok_or_else(too_long)
+        raw_len.checked_add(HEADER_LEN + blocks * block::HEADER_LEN).ok_or_else(too_long)
     }
 
     fn encode(

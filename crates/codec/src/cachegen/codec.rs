@@ -84,15 +84,20 @@ impl CacheGen {
     /// tokens.
     pub fn bound(&self, raw_len: usize) -> Result<usize, Error> {
         let layout = self.layout(raw_len)?;
-        let channels = 2 * self.shape.layers * self.shape.channels();
-        let blocks = layout.tokens.div_ceil(BLOCK_TOKENS);
-        let per_channel = (self.bins.most() + 1) * 2 + blocks * (STREAM_BYTES_MAX + 4);
-        let maxima = 2 * self.shape.layers * layout.tokens * self.dtype.bytes();
-        let head = FIXED_BYTES + blocks * BLOCK_BYTES;
-        let all = channels.checked_mul(per_channel).and_then(|all| all.checked_add(maxima + head));
-        all.ok_or_else(|| {
+        self.checked_bound(layout.tokens).ok_or_else(|| {
             Error::new(ErrorKind::Invalid, format!("{raw_len} bytes are more than CacheGen takes"))
         })
+    }
+
+    /// Nothing where memory has no such length.
+    fn checked_bound(&self, tokens: usize) -> Option<usize> {
+        let channels = 2 * self.shape.layers * self.shape.channels();
+        let blocks = tokens.div_ceil(BLOCK_TOKENS);
+        let streams = blocks.checked_mul(STREAM_BYTES_MAX + 4)?;
+        let per_channel = streams.checked_add((self.bins.most() + 1) * 2)?;
+        let maxima = tokens.checked_mul(2 * self.shape.layers * self.dtype.bytes())?;
+        let heads = blocks.checked_mul(BLOCK_BYTES)?.checked_add(FIXED_BYTES)?;
+        channels.checked_mul(per_channel)?.checked_add(maxima)?.checked_add(heads)
     }
 
     /// Encodes `raw` into the front of `out` as LMCache's container, and answers how many bytes
