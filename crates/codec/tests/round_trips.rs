@@ -139,11 +139,14 @@ fn pieces_are_one_sequence() {
 }
 
 #[test]
-fn more_than_memory_can_have_is_refused() {
+fn bounds_of_impossible_lengths_do_not_overflow() {
     for stage in stages() {
         for len in [usize::MAX, usize::MAX - 30] {
-            let error = stage.bound(len).unwrap_err();
-            assert_eq!(error.kind(), kvtier_codec::ErrorKind::Invalid, "{:?}", stage.id());
+            let bound = stage.bound(len).map_err(|error| error.kind());
+            // Never a sum that has overflowed.
+            let is_right = bound.is_ok_and(|bound| bound >= len)
+                || bound == Err(kvtier_codec::ErrorKind::Invalid);
+            assert!(is_right, "{:?}: {bound:?}", stage.id());
         }
     }
 }
@@ -183,7 +186,7 @@ fn one_scratch_serves_any_sequence_of_chunks() {
         let _ = stage.decode(&chunk, &out[..stored], &mut [&mut back], &mut scratch);
         taken += 1;
     }
-    assert!(cfg!(miri) || taken > 300, "{taken}");
+    assert!(cfg!(miri) || taken > 200, "{taken}");
 }
 
 #[test]
