@@ -49,7 +49,7 @@ impl Decoder {
     /// Whether chunks of this codec decode to exactly the bytes that were encoded, or to an error.
     /// Those of other codecs need a digest of the raw bytes.
     ///
-    /// Stored bytes under codec 0 decode as they are, whoever wrote them: where encryption is on,
+    /// Stored bytes under codec 0 decode as they are, of any writer: where encryption is on,
     /// refuse chunks whose codec proves nothing.
     ///
     /// # Errors
