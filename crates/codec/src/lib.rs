@@ -23,6 +23,7 @@ mod pieces;
 mod scratch;
 mod stage;
 mod stage_by_name;
+mod tier_encoding;
 mod zstd;
 mod zstd_contexts;
 
@@ -47,4 +48,5 @@ pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};
 pub use scratch::Scratch;
 pub use stage::{Chunk, Stage, StageId, StageKind};
 pub use stage_by_name::stage_by_name;
+pub use tier_encoding::TierEncoding;
 pub use zstd::Zstd;

@@ -97,6 +97,11 @@ pub enum MissReason {
     Unverified,
     /// Loading the chunk would take longer than computing it.
     Slow,
+    /// The chunk is encoded in a way that this build or configuration does not decode, or not
+    /// encrypted where the tier takes only encrypted chunks.
+    Codec,
+    /// The key that encrypted the chunk is not loaded.
+    KeyMissing,
 }
 
 /// The result of a save.

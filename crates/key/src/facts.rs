@@ -44,6 +44,22 @@ pub struct Facts {
     pub parent: Option<(Digest, u32)>,
     /// Sums of the *stored* payload; its length is the stored length.
     pub sums: BlockSums,
+    /// CRC32C of the raw payload, which proves what a codec decodes to. None where the stored
+    /// payload is the raw one, and where an encryption's tag proves it.
+    pub raw_crc: Option<u32>,
+}
+
+/// What stages made of a payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EncodedPayload {
+    /// Which stages.
+    pub codec: CodecId,
+    /// Which encryption key; 0 = none.
+    pub key_id: u32,
+    /// Length of the payload as `save` was given it, in bytes.
+    pub raw_len: u64,
+    /// CRC32C of those bytes; none with an encryption.
+    pub raw_crc: Option<u32>,
 }
 
 /// Why bytes are no facts record.
@@ -87,7 +103,41 @@ impl Facts {
             key_id: 0,
             parent: None,
             sums,
+            raw_crc: None,
         }
+    }
+
+    /// Facts of an encoded payload, whose stored bytes have these `sums`.
+    ///
+    /// ```
+    /// use kvtier_key::{BlockSums, CodecId, Digest, EncodedPayload, Facts};
+    ///
+    /// let (raw, stored) = ([7; 4096], [1, 2, 3]);
+    /// let raw_crc = Some(BlockSums::from_bytes(&raw).whole());
+    /// let payload = EncodedPayload { codec: CodecId(2), key_id: 0, raw_len: 4096, raw_crc };
+    /// let sums = BlockSums::from_bytes(&stored);
+    /// let facts = Facts::encoded(Digest::default(), Digest::default(), payload, sums);
+    /// assert_eq!((facts.raw_len, facts.stored_len()), (4096, 3));
+    /// assert_eq!(Facts::decode(&facts.encode()), Ok(facts));
+    /// ```
+    pub fn encoded(
+        key: Digest,
+        namespace: Digest,
+        payload: EncodedPayload,
+        sums: BlockSums,
+    ) -> Self {
+        let EncodedPayload { codec, key_id, raw_len, raw_crc } = payload;
+        Facts { codec, key_id, raw_len, raw_crc, ..Facts::plain(key, namespace, sums) }
+    }
+
+    /// Length of the stored payload in bytes.
+    pub fn stored_len(&self) -> u64 {
+        self.sums.len()
+    }
+
+    /// Whether the stored payload is the raw one.
+    pub fn is_plain(&self) -> bool {
+        self.codec == CodecId(0) && self.key_id == 0
     }
 
     /// Sets the parent in the prefix chain and the depth.

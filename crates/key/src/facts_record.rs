@@ -6,7 +6,7 @@
 //! | 0   | 8     | magic                                                                      |
 //! | 8   | 2     | version                                                                    |
 //! | 10  | 2     | length of the whole record, its checksum included                          |
-//! | 12  | 2     | flags: bit 0 = has a parent                                                |
+//! | 12  | 2     | flags: bit 0 = has a parent, bit 1 = has a CRC32C of the raw payload       |
 //! | 14  | 2     | codec                                                                      |
 //! | 16  | 4     | id of the encryption key                                                   |
 //! | 20  | 4     | depth in the prefix chain, 0 without a parent                              |
@@ -17,7 +17,8 @@
 //! | 48  | 32    | key                                                                        |
 //! | 80  | 32    | namespace                                                                  |
 //! | 112 | 32    | parent, zeros without one                                                  |
-//! | 144 | 4 n   | CRC32C of each of the n blocks                                             |
+//! | 144 | 4 n   | CRC32C of each of the n blocks of the stored payload                       |
+//! |     | 4     | CRC32C of the raw payload; only with bit 1                                 |
 //! | end | 4     | CRC32C of everything before                                                |
 //!
 //! There is exactly one encoding of each record: what decodes encodes to the same bytes again.
@@ -28,26 +29,30 @@ use crate::{BLOCKS_MAX, BlockSums, CodecId, Digest, FACTS_BYTES_MAX, Facts, Fact
 const MAGIC: [u8; 8] = *b"KVTFACTS";
 const VERSION: u16 = 1;
 const HAS_PARENT: u16 = 1;
+const HAS_RAW_CRC: u16 = 2;
 const HEAD_BYTES: usize = 144;
 const CRC_BYTES: usize = 4;
 
 // Readers have buffers of this size, so no record may be longer.
-const _: () = assert!(record_bytes(BLOCKS_MAX) <= FACTS_BYTES_MAX);
+const _: () = assert!(RECORD_BYTES_MAX <= FACTS_BYTES_MAX);
+const RECORD_BYTES_MAX: usize = record_bytes(BLOCKS_MAX, true);
 
-const fn record_bytes(blocks: usize) -> usize {
-    HEAD_BYTES + 4 * blocks + CRC_BYTES
+const fn record_bytes(blocks: usize, has_raw_crc: bool) -> usize {
+    HEAD_BYTES + CRC_BYTES * (blocks + has_raw_crc as usize) + CRC_BYTES
 }
 
 impl Facts {
     /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It contains its own length, so other bytes
     /// may follow it.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(record_bytes(self.sums.crcs().len()));
+        let len = record_bytes(self.sums.crcs().len(), self.raw_crc.is_some());
+        let mut out = Vec::with_capacity(len);
         let (parent, depth) = self.parent.unwrap_or_default();
-        let flags = if self.parent.is_some() { HAS_PARENT } else { 0 };
+        let mut flags = if self.parent.is_some() { HAS_PARENT } else { 0 };
+        flags |= if self.raw_crc.is_some() { HAS_RAW_CRC } else { 0 };
         out.extend_from_slice(&MAGIC);
         // In the order of the table: these four are adjacent.
-        for short in [VERSION, record_bytes(self.sums.crcs().len()) as u16, flags, self.codec.0] {
+        for short in [VERSION, len as u16, flags, self.codec.0] {
             out.extend_from_slice(&short.to_le_bytes());
         }
         out.extend_from_slice(&self.key_id.to_le_bytes());
@@ -59,7 +64,8 @@ impl Facts {
         for digest in [&self.key, &self.namespace, &parent] {
             out.extend_from_slice(digest.as_bytes());
         }
-        self.sums.crcs().iter().for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
+        let crcs = self.sums.crcs().iter().chain(&self.raw_crc);
+        crcs.for_each(|crc| out.extend_from_slice(&crc.to_le_bytes()));
         // Last, over everything before it.
         out.extend_from_slice(&crc32c(&out).to_le_bytes());
         out
@@ -88,7 +94,7 @@ impl Facts {
         let len = u16_at(head, 10) as usize;
         let body_len = len.checked_sub(CRC_BYTES).ok_or(FactsError::Length)?;
         // The length is not proven yet, so it is bounded before the checksum reads that far.
-        if len < record_bytes(0) || len > record_bytes(BLOCKS_MAX) || len > bytes.len() {
+        if len < record_bytes(0, false) || len > RECORD_BYTES_MAX || len > bytes.len() {
             return Err(FactsError::Length);
         }
         if crc32c(&bytes[..body_len]) != u32_at(bytes, body_len) {
@@ -108,6 +114,12 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
     let mut crcs = [0; BLOCKS_MAX];
     // On the stack: a count from the medium allocates nothing.
     let crcs = crcs.get_mut(..blocks)?;
+    let (crc_bytes, raw_crc) = match flags & HAS_RAW_CRC {
+        0 => (crc_bytes, None),
+        _ => crc_bytes
+            .split_last_chunk()
+            .map(|(crcs, raw)| (crcs, Some(u32::from_le_bytes(*raw))))?,
+    };
     if crc_bytes.len() != 4 * blocks
         || BlockSums::block_bytes(stored_len).ilog2() != u32_at(head, 40)
     {
@@ -120,18 +132,19 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
         raw_len: u64_at(head, 24),
         codec: CodecId(u16_at(head, 14)),
         key_id: u32_at(head, 16),
-        parent: (flags == HAS_PARENT).then(|| (digest_at(head, 112), depth)),
+        parent: (flags & HAS_PARENT != 0).then(|| (digest_at(head, 112), depth)),
         sums: BlockSums::from_parts(stored_len, crcs)?,
+        raw_crc,
     };
     // A checksum holds for any fields that were written. These rules keep one encoding for each
     // record, so equal facts have equal bytes.
     let orphan_is_bare =
         facts.parent.is_some() || (depth == 0 && digest_at(head, 112) == Digest::default());
     // Without codec and encryption the stored bytes are the payload, so both lengths must agree.
-    let plain_is_whole =
-        facts.codec != CodecId(0) || facts.key_id != 0 || facts.raw_len == stored_len;
+    let plain_is_whole = !facts.is_plain() || (facts.raw_len == stored_len && raw_crc.is_none());
     // A flag that this version does not define may change what the other fields mean.
-    (flags & !HAS_PARENT == 0 && orphan_is_bare && plain_is_whole).then_some(facts)
+    let flags_are_known = flags & !(HAS_PARENT | HAS_RAW_CRC) == 0;
+    (flags_are_known && orphan_is_bare && plain_is_whole).then_some(facts)
 }
 
 fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

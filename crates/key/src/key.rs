@@ -2,7 +2,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::{Digest, KeyId, Namespace, canonical};
+use crate::{DType, Digest, KeyId, Namespace, canonical};
 
 const DIGEST_CONTEXT: &str = "kvtier 2026 key v1";
 
@@ -56,6 +56,16 @@ impl Key {
             KeyId::Engine(_) => self.ns.chunk_bytes(0),
             KeyId::Layer(_) => None,
         }
+    }
+
+    /// The type of the chunk's elements: as its namespace declares it, else as the key names it.
+    pub fn dtype(&self) -> Option<DType> {
+        let named = match self.id() {
+            KeyId::Object(_) => None,
+            KeyId::Engine(id) => Some(id.dtype),
+            KeyId::Layer(id) => Some(id.key.dtype),
+        };
+        self.ns.dtype().or(named)
     }
 
     /// BLAKE3 of the canonical form: what indexes and media use.

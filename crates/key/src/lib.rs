@@ -52,7 +52,7 @@ pub use dtype::DType;
 pub use engine_key::{
     CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX, TAGS_MAX, Tag,
 };
-pub use facts::{CodecId, FACTS_BYTES_MAX, Facts, FactsError};
+pub use facts::{CodecId, EncodedPayload, FACTS_BYTES_MAX, Facts, FactsError};
 pub use gds::{ChunkShape, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, MemoryFormat};
 pub use geometry::{Geometry, GeometryError, Mla};
 pub use invalid_key::InvalidKey;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Digest, KeyId};
+use crate::{DType, Digest, KeyId};
 
 /// The tenant and the geometry of a cache. A tier gets it when it opens; two namespaces never
 /// share a chunk. `Debug` does not show the tenant, which may be a cache salt.
@@ -33,6 +33,7 @@ pub struct Namespace {
     chunk_bytes: Vec<(u32, u64)>,
     allow_partial: bool,
     by_salt: bool,
+    dtype: Option<DType>,
     digest: Digest,
 }
 
@@ -43,7 +44,8 @@ impl fmt::Debug for Namespace {
             .field("digest", &self.digest)
             .field("layout", &self.layout)
             .field("chunk_bytes", &self.chunk_bytes);
-        shown.field("allow_partial", &self.allow_partial).field("by_salt", &self.by_salt).finish()
+        shown.field("allow_partial", &self.allow_partial).field("by_salt", &self.by_salt);
+        shown.field("dtype", &self.dtype).finish()
     }
 }
 
@@ -64,6 +66,7 @@ impl Namespace {
             chunk_bytes: Vec::new(),
             allow_partial: true,
             by_salt: false,
+            dtype: None,
             digest,
         }
     }
@@ -78,6 +81,7 @@ impl Namespace {
             chunk_bytes: Vec::new(),
             allow_partial: true,
             by_salt: false,
+            dtype: None,
             digest,
         }
     }
@@ -89,6 +93,13 @@ impl Namespace {
         self.chunk_bytes.retain(|(g, _)| *g != group);
         self.chunk_bytes.push((group, bytes));
         self.chunk_bytes.sort_unstable();
+        self
+    }
+
+    /// Declares that all chunks are elements of this type. It changes no digest: the layout's
+    /// digest contains the type already. Encodings that read elements need it.
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
         self
     }
 
@@ -121,6 +132,7 @@ impl Namespace {
                 let mut own =
                     Namespace::new(&*id.salt, self.layout).with_partial(self.allow_partial);
                 own.chunk_bytes.clone_from(&self.chunk_bytes);
+                own.dtype = self.dtype;
                 Arc::new(own.with_salts_as_tenants())
             }
             _ => Arc::clone(self),
@@ -145,6 +157,11 @@ impl Namespace {
     /// The declared size of a full chunk of `group` in bytes, if it is known.
     pub fn chunk_bytes(&self, group: u32) -> Option<u64> {
         self.chunk_bytes.iter().find(|(g, _)| *g == group).map(|(_, b)| *b)
+    }
+
+    /// The declared type of all elements, if it is known.
+    pub fn dtype(&self) -> Option<DType> {
+        self.dtype
     }
 
     /// All declared chunk sizes as (object group, bytes), by group.

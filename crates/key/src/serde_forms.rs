@@ -137,6 +137,8 @@ pub(crate) struct NamespaceFields {
     salts_as_tenants: bool,
     /// The digest of a namespace of which nothing else is known.
     known_by: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dtype: Option<DType>,
 }
 
 impl From<Namespace> for NamespaceFields {
@@ -151,6 +153,7 @@ impl From<Namespace> for NamespaceFields {
             allow_partial: ns.allow_partial(),
             salts_as_tenants: ns.has_salts_as_tenants(),
             known_by: (plain.digest() != ns.digest()).then(|| ns.digest()),
+            dtype: ns.dtype(),
         }
     }
 }
@@ -166,6 +169,7 @@ impl From<NamespaceFields> for Namespace {
             .chunk_bytes
             .into_iter()
             .fold(ns, |ns, (group, bytes)| ns.with_chunk_bytes(group, bytes));
+        let ns = fields.dtype.into_iter().fold(ns, Namespace::with_dtype);
         if fields.salts_as_tenants { ns.with_salts_as_tenants() } else { ns }
     }
 }

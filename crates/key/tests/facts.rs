@@ -1,7 +1,9 @@
 //! The facts record: what was written comes back, and nothing else is ever read.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_key::{BLOCKS_MAX, BlockSums, CodecId, Digest, FACTS_BYTES_MAX, Facts, FactsError};
+use kvtier_key::{
+    BLOCKS_MAX, BlockSums, CodecId, Digest, EncodedPayload, FACTS_BYTES_MAX, Facts, FactsError,
+};
 use proptest::prelude::*;
 
 fn plain() -> Facts {
@@ -18,6 +20,17 @@ fn full() -> Facts {
     facts
 }
 
+fn encoded() -> Facts {
+    let payload = EncodedPayload {
+        codec: CodecId(0x23),
+        key_id: 0,
+        raw_len: 300_000,
+        raw_crc: Some(0x0102_0304),
+    };
+    let sums = plain().sums;
+    Facts::encoded(Digest([5; 32]), Digest([6; 32]), payload, sums)
+}
+
 fn empty() -> Facts {
     Facts::plain(Digest([3; 32]), Digest([4; 32]), BlockSums::from_bytes(&[]))
 }
@@ -30,6 +43,7 @@ fn version_1_is_what_the_golden_files_say() {
         ("facts-v1-plain.bin", plain()),
         ("facts-v1-full.bin", full()),
         ("facts-v1-empty.bin", empty()),
+        ("facts-v1-encoded.bin", encoded()),
     ] {
         let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("KVTIER_WRITE_GOLDEN").is_some() {
@@ -53,7 +67,7 @@ fn the_largest_record_fits_and_may_be_followed() {
 
 #[test]
 fn every_cut_and_every_flip_is_refused() {
-    for facts in [plain(), full(), empty()] {
+    for facts in [plain(), full(), empty(), encoded()] {
         let good = facts.encode();
         (0..good.len())
             .for_each(|n| assert!(Facts::decode_prefix(&good[..n]).is_err(), "cut at {n}"));
@@ -69,8 +83,9 @@ fn every_cut_and_every_flip_is_refused() {
 /// good again.
 #[test]
 fn fields_that_contradict_are_refused() {
-    let invalid: [(&str, usize, &[u8]); 7] = [
-        ("an unknown flag", 12, &[2]),
+    let invalid: [(&str, usize, &[u8]); 8] = [
+        ("an unknown flag", 12, &[4]),
+        ("a checksum of the raw payload that is not there", 12, &[2]),
         ("no parent, yet a depth", 20, &[1]),
         ("plain, yet another raw length", 24, &[1]),
         ("another stored length", 32, &[0, 0, 9]),
@@ -94,14 +109,14 @@ fn fields_that_contradict_are_refused() {
 prop_compose! {
     fn any_facts()(
         stored in prop_oneof![0..1u64 << 24, any::<u64>()], raw in any::<u64>(), seed in any::<u32>(),
-        codec in 0..3u16, key_id in 0..2u32, parent in proptest::option::of((any::<[u8; 32]>(), any::<u32>())),
+        codec in 0..3u16, key_id in 0..2u32, raw_crc in any::<Option<u32>>(), parent in proptest::option::of((any::<[u8; 32]>(), any::<u32>())),
         key in any::<[u8; 32]>(), namespace in any::<[u8; 32]>(),
     ) -> Facts {
         let crcs: Vec<u32> = (0..BlockSums::blocks(stored) as u32).map(|i| seed.wrapping_mul(i + 1)).collect();
         let mut facts = Facts::plain(Digest(key), Digest(namespace), BlockSums::from_parts(stored, &crcs).unwrap());
         (facts.codec, facts.key_id) = (CodecId(codec), key_id);
         if codec != 0 || key_id != 0 {
-            facts.raw_len = raw;
+            (facts.raw_len, facts.raw_crc) = (raw, raw_crc);
         }
         match parent {
             Some((digest, depth)) => facts.with_parent(Digest(digest), depth),

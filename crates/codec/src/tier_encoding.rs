@@ -1,0 +1,296 @@
+//! What a tier uses to encode the chunks that it saves and to decode those that it loads.
+
+use std::sync::{Mutex, PoisonError};
+
+use kvtier_key::{BlockSums, CodecId, EncodedPayload, Facts, Key};
+
+use crate::pieces::total_len;
+use crate::{Chain, Chunk, Decoder, ElementType, Encoded, Error, Scratch, StageKind, Stored};
+
+/// The encoding of one tier: the chain of its saves, the stages that its loads undo, and working
+/// memory for as many threads as use it at once.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use kvtier_codec::{Chain, Decoder, TierEncoding, stage_by_name};
+/// use kvtier_key::{BlockSums, Facts, Key, Namespace};
+///
+/// let namespace = Namespace::from_name("model");
+/// let key = Key::from_name(&namespace, "chunk 0");
+/// let chain = Chain::new(vec![stage_by_name("zstd:3")?])?;
+/// let encoding = TierEncoding::new(chain, Decoder::new());
+///
+/// let raw = vec![42; 10_000];
+/// let mut out = vec![0; encoding.bound(raw.len())?];
+/// let (payload, len) = encoding.encode(&key, &[&raw], &mut out)?.expect("it becomes smaller");
+/// let sums = BlockSums::from_bytes(&out[..len]);
+/// let facts = Facts::encoded(*key.digest(), key.namespace().digest(), payload, sums);
+///
+/// let mut loaded = vec![0; facts.raw_len as usize];
+/// encoding.decode(&facts, &out[..len], &mut [&mut loaded])?;
+/// assert_eq!(loaded, raw);
+/// # Ok::<(), kvtier_codec::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct TierEncoding {
+    chain: Chain,
+    decoder: Decoder,
+    /// Working memory that no thread uses now.
+    idle: Mutex<Vec<Scratch>>,
+}
+
+impl TierEncoding {
+    /// Chunks are saved through `chain`, and loaded by `decoder`, whichever of its stages they went
+    /// through. Where `chain` encrypts, only encrypted chunks are loaded.
+    pub fn new(chain: Chain, decoder: Decoder) -> Self {
+        TierEncoding { chain, decoder, idle: Mutex::default() }
+    }
+
+    /// Whether chunks are encoded when they are saved.
+    pub fn is_on(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
+    /// The chain of saves.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The bytes that `encode` needs for `raw_len` raw bytes.
+    ///
+    /// # Errors
+    /// `Invalid`: more raw bytes than a stage takes.
+    pub fn bound(&self, raw_len: usize) -> Result<usize, Error> {
+        self.chain.bound(raw_len)
+    }
+
+    /// Encodes the chunk `key` into the front of `out`, which has at least `bound` bytes. Answers
+    /// what the facts say of it, and its length. Nothing where all stages left it out: its raw bytes
+    /// are to be stored.
+    ///
+    /// # Errors
+    /// `KeyMissing` and `KeyExhausted` of an encryption: the chunk must not be saved. `Invalid`: a
+    /// buffer that is too short.
+    pub fn encode(
+        &self,
+        key: &Key,
+        raw: &[&[u8]],
+        out: &mut [u8],
+    ) -> Result<Option<(EncodedPayload, usize)>, Error> {
+        let raw_len = total_len(raw) as u64;
+        let key_id = self.chain.stages().map(|stage| stage.key_id()).max().unwrap_or(0);
+        let bound = BoundBytes::new(*key.digest(), key.namespace().digest(), raw_len, key_id);
+        let mut chunk = bound.chunk();
+        chunk.element_type = key.dtype().and_then(ElementType::from_dtype);
+        let mut scratch = self.take_scratch();
+        let encoded = self.chain.encode(&chunk, raw, out, &mut scratch);
+        self.put_back(scratch);
+        let Encoded { codec, key_id, len } = encoded?;
+        if codec == CodecId(0) {
+            return Ok(None);
+        }
+        let raw_crc = (key_id == 0).then(|| BlockSums::from_pieces(raw.iter().copied()).whole());
+        Ok(Some((EncodedPayload { codec, key_id, raw_len, raw_crc }, len)))
+    }
+
+    /// Whether a chunk with these facts can be decoded here, as far as they say.
+    ///
+    /// # Errors
+    /// `Unsupported`: a stage that is missing here, or a chunk that is not encrypted although this
+    /// tier encrypts. `Corrupt`: facts that no save writes.
+    pub fn check(&self, facts: &Facts) -> Result<(), Error> {
+        let is_proven = self.decoder.proves_bytes(facts.codec)?;
+        if is_proven != (facts.key_id != 0) {
+            return Err(Error::corrupt("facts with a key and no encryption, or the reverse"));
+        }
+        if !is_proven && self.encrypts() {
+            let why = "a chunk that is not encrypted, in a tier that encrypts: save it again";
+            return Err(Error::unsupported(why));
+        }
+        if !facts.is_plain() && is_proven == facts.raw_crc.is_some() {
+            return Err(Error::corrupt(
+                "facts without what proves the decoded bytes, or with both",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Decodes the stored bytes of a chunk, which match the checksums of its facts, into all pieces
+    /// of `raw`, which have its raw length. The caller has compared key and namespace.
+    ///
+    /// # Errors
+    /// As of [`check`](Self::check). `Corrupt`: not the bytes that were encoded. `KeyMissing`: its
+    /// key is not loaded. What `raw` holds is then undefined.
+    pub fn decode(&self, facts: &Facts, stored: &[u8], raw: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.check(facts)?;
+        let bound = BoundBytes::new(facts.key, facts.namespace, facts.raw_len, facts.key_id);
+        let stored = Stored { codec: facts.codec, key_id: facts.key_id, bytes: stored };
+        let mut scratch = self.take_scratch();
+        let decoded = self.decoder.decode(&bound.chunk(), &stored, raw, &mut scratch);
+        self.put_back(scratch);
+        decoded?;
+        let crc = || BlockSums::from_pieces(raw.iter().map(|piece| &**piece)).whole();
+        match facts.raw_crc {
+            Some(expected) if expected != crc() => {
+                Err(Error::corrupt("it decodes to other bytes than were encoded"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn encrypts(&self) -> bool {
+        self.chain.stages().any(|stage| stage.kind() == StageKind::Encryption)
+    }
+
+    fn take_scratch(&self) -> Scratch {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    /// As many are kept as were ever in use at once: one for each thread.
+    fn put_back(&self, scratch: Scratch) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
+}
+
+/// What an encryption binds to a chunk: the digests of its key and namespace, its raw length, and
+/// the id of the encryption key.
+struct BoundBytes([u8; 76]);
+
+impl BoundBytes {
+    fn new(
+        key: kvtier_key::Digest,
+        namespace: kvtier_key::Digest,
+        raw_len: u64,
+        key_id: u32,
+    ) -> Self {
+        let mut bytes = [0; 76];
+        bytes[..32].copy_from_slice(key.as_bytes());
+        bytes[32..64].copy_from_slice(namespace.as_bytes());
+        bytes[64..72].copy_from_slice(&raw_len.to_le_bytes());
+        bytes[72..].copy_from_slice(&key_id.to_le_bytes());
+        BoundBytes(bytes)
+    }
+
+    /// The encryption key is derived for the namespace: tools that know no tenant by name decode too.
+    fn chunk(&self) -> Chunk<'_> {
+        Chunk::default().with_tenant(&self.0[32..64]).with_associated_data(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kvtier_key::{DType, Namespace};
+
+    use super::*;
+    use crate::{Aes256Gcm, ErrorKind, Keyring, MasterKey, stage_by_name};
+
+    fn key(name: &str) -> Key {
+        let namespace = Namespace::new("t", Default::default()).with_dtype(DType::BFloat16);
+        Key::from_name(&Arc::new(namespace), name)
+    }
+
+    /// Tiers that save in clear, with zstd, and with zstd and encryption by key 1; all have the key.
+    fn tiers() -> [TierEncoding; 3] {
+        let keys = Arc::new(Keyring::new());
+        keys.insert(MasterKey::new(1, &[7; 32]).unwrap());
+        let zstd = || stage_by_name("zstd").unwrap();
+        let aes = Arc::new(Aes256Gcm::new(keys, 1));
+        [vec![], vec![zstd()], vec![zstd(), aes.clone()]].map(|stages| {
+            let decoder = Decoder::new().with_stage(aes.clone());
+            TierEncoding::new(Chain::new(stages).unwrap(), decoder)
+        })
+    }
+
+    fn stored(tier: &TierEncoding, key: &Key, raw: &[u8]) -> (Facts, Vec<u8>) {
+        let mut out = vec![0; tier.bound(raw.len()).unwrap()];
+        let namespace = key.namespace().digest();
+        match tier.encode(key, &[raw], &mut out).unwrap() {
+            Some((payload, len)) => {
+                out.truncate(len);
+                let sums = BlockSums::from_bytes(&out);
+                (Facts::encoded(*key.digest(), namespace, payload, sums), out)
+            }
+            None => {
+                let sums = BlockSums::from_bytes(raw);
+                (Facts::plain(*key.digest(), namespace, sums), raw.to_vec())
+            }
+        }
+    }
+
+    fn load(tier: &TierEncoding, facts: &Facts, stored: &[u8]) -> Result<Vec<u8>, ErrorKind> {
+        let mut raw = vec![0xee; facts.raw_len as usize];
+        tier.decode(facts, stored, &mut [&mut raw]).map_err(|error| error.kind()).map(|()| raw)
+    }
+
+    #[test]
+    fn each_tier_loads_what_it_may() {
+        let (tiers, key, raw) = (tiers(), key("a"), vec![42; 10_000]);
+        for (saved_by, saver) in tiers.iter().enumerate() {
+            let (facts, bytes) = stored(saver, &key, &raw);
+            assert_eq!(Facts::decode(&facts.encode()).as_ref(), Ok(&facts));
+            for (loaded_by, loader) in tiers.iter().enumerate() {
+                // The last one takes encrypted chunks only.
+                let may = loaded_by < 2 || saved_by == 2;
+                let expected = if may { Ok(raw.clone()) } else { Err(ErrorKind::Unsupported) };
+                assert_eq!(load(loader, &facts, &bytes), expected, "{saved_by} {loaded_by}");
+            }
+        }
+    }
+
+    #[test]
+    fn facts_of_another_chunk_or_with_changed_fields_are_refused() {
+        let [_, zstd, aes] = tiers();
+        let raw = vec![42; 10_000];
+        for tier in [zstd, aes] {
+            let (good, bytes) = stored(&tier, &key("a"), &raw);
+            let changes: [(&str, fn(&mut Facts)); 6] = [
+                ("codec", |facts| facts.codec.0 ^= 0x01),
+                ("no codec", |facts| facts.codec.0 = 0),
+                ("key id", |facts| facts.key_id ^= 3),
+                ("raw length", |facts| facts.raw_len -= 1),
+                ("raw checksum", |facts| facts.raw_crc = facts.raw_crc.map(|crc| crc ^ 1)),
+                ("its presence", |facts| facts.raw_crc = facts.raw_crc.xor(Some(1))),
+            ];
+            for (what, change) in changes {
+                let mut facts = good.clone();
+                change(&mut facts);
+                if facts != good {
+                    assert!(load(&tier, &facts, &bytes).is_err(), "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ciphertexts_do_not_move_between_chunks() {
+        let [_, _, aes] = tiers();
+        let raw = vec![42; 10_000];
+        let (facts_a, bytes_a) = stored(&aes, &key("a"), &raw);
+        let (facts_b, _) = stored(&aes, &key("b"), &raw);
+        assert_eq!(load(&aes, &facts_a, &bytes_a), Ok(raw));
+        assert_eq!(load(&aes, &facts_b, &bytes_a), Err(ErrorKind::Corrupt));
+        let mut other = facts_a;
+        other.namespace = Default::default();
+        assert_eq!(load(&aes, &other, &bytes_a), Err(ErrorKind::Corrupt));
+    }
+
+    #[test]
+    fn a_key_that_is_not_loaded_fails_the_save_and_misses_the_load() {
+        let keys = Arc::new(Keyring::new());
+        let stage = Arc::new(Aes256Gcm::new(keys, 9));
+        let chain = Chain::new(vec![stage.clone()]).unwrap();
+        let tier = TierEncoding::new(chain, Decoder::new().with_stage(stage));
+        let mut out = vec![0; tier.bound(100).unwrap()];
+        let error = tier.encode(&key("a"), &[&[1; 100]], &mut out).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::KeyMissing);
+
+        let [_, _, with_key] = tiers();
+        let (facts, bytes) = stored(&with_key, &key("a"), &[1; 100]);
+        assert_eq!(load(&tier, &facts, &bytes), Err(ErrorKind::KeyMissing));
+        let without = TierEncoding::default();
+        assert_eq!(load(&without, &facts, &bytes), Err(ErrorKind::Unsupported));
+    }
+}
