@@ -70,6 +70,21 @@ fn one_scale_for_all_channels_comes_within_five_percent() {
     }
 }
 
+/// Keys and values of a model, where `cargo xtask bench kv` has written some.
+#[test]
+fn keys_and_values_of_a_model_come_within_five_percent() {
+    let Some(dump) = std::env::var_os("KVTIER_KV_DUMP") else {
+        return println!("skipped: `cargo xtask bench kv` makes keys and values of a model");
+    };
+    let dump = std::path::PathBuf::from(dump);
+    let types = ["bf16", "fp16", "e4m3", "e5m2"];
+    for (name, element) in types.into_iter().zip(ElementType::ALL) {
+        let raw = std::fs::read(dump.join(name).with_extension("bin")).unwrap();
+        let excess = excess(element, &raw).unwrap();
+        assert!(excess < 1.05, "{element:?}: {excess}");
+    }
+}
+
 /// The elements of the first channel.
 fn element_of_one_channel(element: ElementType) -> Vec<u8> {
     let size = match element {

@@ -3,6 +3,7 @@
 mod adapter_plan;
 mod adapter_samples;
 mod file;
+mod kv;
 mod lmcache;
 mod s3;
 mod sglang;
@@ -24,13 +25,14 @@ pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
         Some("file") => return file::run(args),
+        Some("kv") => return kv::run(args),
         Some("lmcache") => return lmcache::run(args),
         Some("s3") => return s3::run(args),
         Some("sglang") => return sglang::run(args),
         Some("vllm") => return vllm::run(args),
         Some(other) => {
             bail!(
-                "no benchmark '{other}'; there are: file, lmcache, s3, sglang, vllm, or none for all criterion programs"
+                "no benchmark '{other}'; there are: file, kv, lmcache, s3, sglang, vllm, or none for all criterion programs"
             )
         }
         None => {}
