@@ -8,7 +8,9 @@ use crate::chain_order::check_order;
 use crate::codec_id::{STAGES_MAX, StageIds};
 use crate::pieces::{copy_to_pieces, grow, total_len_mut};
 use crate::scratch::Memory;
-use crate::{Bf16Split, Chunk, Error, Lz4, Scratch, Stage, StageId, StageKind, Zstd};
+use crate::{
+    Aes256Gcm, Bf16Split, Chunk, Error, Keyring, Lz4, Scratch, Stage, StageId, StageKind, Zstd,
+};
 
 /// A stored chunk, as its facts describe it.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +36,13 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// With the stages that need no setting: `lz4`, `zstd` and `bf16-split`.
+    /// With all lossless stages, and no key: encrypted chunks are `KeyMissing` until an
+    /// `aes-256-gcm` with keys is added.
     pub fn new() -> Self {
-        Decoder { stages: vec![Arc::new(Lz4), Arc::new(Zstd::default()), Arc::new(Bf16Split)] }
+        let without_keys = Aes256Gcm::new(Arc::new(Keyring::new()), 0);
+        let plain: [Arc<dyn Stage>; 3] =
+            [Arc::new(Lz4), Arc::new(Zstd::default()), Arc::new(Bf16Split)];
+        Decoder { stages: plain.into_iter().chain([Arc::new(without_keys) as _]).collect() }
     }
 
     /// Adds a stage. It replaces the one with the same number.

@@ -291,6 +291,6 @@ mod tests {
         let (facts, bytes) = stored(&with_key, &key("a"), &[1; 100]);
         assert_eq!(load(&tier, &facts, &bytes), Err(ErrorKind::KeyMissing));
         let without = TierEncoding::default();
-        assert_eq!(load(&without, &facts, &bytes), Err(ErrorKind::Unsupported));
+        assert_eq!(load(&without, &facts, &bytes), Err(ErrorKind::KeyMissing));
     }
 }
