@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvtier_codec::TierEncoding;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
@@ -174,6 +175,12 @@ pub struct TierConfig {
     pub inflight_bytes_max: u64,
     /// Memory for chunks that are saved from several pieces, in bytes.
     pub bounce_bytes: usize,
+    /// How chunks are encoded when they are saved, and decoded when they are loaded. Only layout
+    /// `kvtier` encodes.
+    pub encoding: Arc<TierEncoding>,
+    /// The most memory for encoded chunks on their way, in bytes: half of it for saves, half for
+    /// loads. It is mapped with the first encoded chunk.
+    pub encode_bytes: usize,
     /// Threads of the runtime.
     pub threads: usize,
     /// How the tier follows changes by other nodes and programs.
@@ -212,6 +219,8 @@ impl TierConfig {
             ops_max: 1024,
             inflight_bytes_max: 4 << 30,
             bounce_bytes: 64 << 20,
+            encoding: Arc::default(),
+            encode_bytes: 256 << 20,
             threads: 2,
             sync: SyncConfig::default(),
         }
@@ -250,6 +259,20 @@ impl TierConfig {
     /// Sets the namespace of the chunks.
     pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
+        self
+    }
+
+    /// Sets how chunks are encoded when they are saved, and decoded when they are loaded. By default
+    /// they are saved as they are, and those that other nodes encoded without a key are decoded.
+    pub fn with_encoding(mut self, encoding: Arc<TierEncoding>) -> Self {
+        self.encoding = encoding;
+        self
+    }
+
+    /// Sets the most memory for encoded chunks on their way: half of it for saves, half for loads. A
+    /// chunk that does not fit into its half is refused.
+    pub fn with_encode_bytes(mut self, bytes: usize) -> Self {
+        self.encode_bytes = bytes;
         self
     }
 
@@ -298,6 +321,10 @@ impl TierConfig {
             (
                 self.storage_class.as_deref().is_none_or(Self::is_readable_class),
                 "storage_class is not a storage class, or one whose objects cannot be read without a restore (GLACIER, DEEP_ARCHIVE); choose another",
+            ),
+            (
+                self.layout == Layout::Kvtier || !self.encoding.is_on(),
+                "encode is set and the layout is LMCache's, whose objects hold chunks as they are; leave encode out, or choose layout kvtier",
             ),
             (self.client.requests_max > 0, "requests_max is 0; raise it to at least 1"),
         ];

@@ -25,5 +25,6 @@ mod tier;
 pub use background::fuzz_manifest;
 pub use config::{Compat, Layout, TierConfig, Verify};
 pub use key_listing::ListedKeys;
+pub use kvtier_codec::TierEncoding;
 pub use sync_config::{Evictor, SyncConfig};
 pub use tier::S3Tier;

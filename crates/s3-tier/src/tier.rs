@@ -17,9 +17,10 @@ use tokio::time::Instant;
 
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
-use crate::ops::admission_order::AdmissionOrder;
+use crate::ops::admission_order::SaveOrders;
 use crate::ops::save_batch::{SaveBatch, eviction_hint};
-use crate::ops::{evict, load, lookup, remove, save};
+use crate::ops::{encode, evict, load, lookup, remove, save};
+use crate::state::catalog::best_len;
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};
 
@@ -239,13 +240,14 @@ impl Tier for S3Tier {
         let first = ctx.chain.map(|chain| ChainPlace::after(chain.parent.as_ref(), chain.depth));
         let pending = saves.add_pending(first, keys());
         drop(saves);
-        let orders = AdmissionOrder::for_batch(ops.len());
+        let orders = SaveOrders::for_batch(ops.len());
         let begun = Instant::now();
-        for (((op, slot), pending), order) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
-            let refusal = save::refusal(&op, self.bounce_bytes);
+        for (((op, slot), pending), orders) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
+            let refusal = save::refusal(&op, self.bounce_bytes)
+                .or_else(|| encode::refusal(&self.shared.encoding, &op));
             let throttled = Saved::Shed(ShedReason::Throttled);
             if let Some((op, slot)) = self.admission.admit(op, slot, refusal, throttled) {
-                let queued = save::QueuedSave { op, slot, pending, order, begun };
+                let queued = save::QueuedSave { op, slot, pending, orders, begun };
                 self.spawn(save::save(Arc::clone(&self.shared), queued));
             }
         }
@@ -315,7 +317,7 @@ impl Observe for S3Tier {
         let catalog = self.shared.catalog();
         let page = catalog.index.keys_page(SlotCursor::from_u32(from.slot()), max);
         let good = page.chunks.iter().filter(|chunk| !catalog.index.is_suspect(&chunk.digest));
-        let keys = good.map(|chunk| KeyInfo { key: chunk.digest, len: chunk.len });
+        let keys = good.map(|chunk| KeyInfo { key: chunk.digest, len: best_len(chunk) });
         KeyPage::from_slots(keys, page.next.map(SlotCursor::as_u32))
     }
 

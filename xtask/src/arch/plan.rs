@@ -16,7 +16,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("file", &["core", "disk", "mem", "uring"]),
     ("gds", &["core", "disk", "mem", "uring"]),
     ("s3", &["mem"]),
-    ("s3-tier", &["core", "evict", "index", "key", "mem", "s3"]),
+    ("s3-tier", &["codec", "core", "evict", "index", "key", "mem", "s3"]),
     (
         "kvtier",
         &[

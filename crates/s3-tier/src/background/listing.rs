@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::background::reconcile::{CHUNKS_PER_LOCK, ListedChunk, Reconciliation, make_recent};
+use crate::state::catalog::best_len;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
@@ -199,7 +200,7 @@ impl BucketListing {
                     catalog.note_name(&listed.digest, name);
                 }
                 if new {
-                    shared.listeners.push(Event::Stored { key: listed.digest, len: listed.len });
+                    shared.listeners.push(Event::Stored { key: listed.digest, len: listed.bytes });
                     discovered += 1;
                 }
             }
@@ -226,7 +227,7 @@ impl BucketListing {
             {
                 shared
                     .listeners
-                    .push(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
+                    .push(Event::Gone { key: entry.chunk.digest, len: best_len(&entry.chunk) });
                 vanished += 1;
             }
             // It may have been saved again after its page.
@@ -264,5 +265,6 @@ fn listed(shared: &Shared, entry: &Entry) -> Option<ListedChunk> {
             (*key.digest(), shared.catalog().tenant(key.namespace().tenant()))
         }
     };
-    Some(ListedChunk { digest, len: entry.bytes, modified: entry.modified, tenant })
+    let len = shared.listed_len(entry.bytes);
+    Some(ListedChunk { digest, len, bytes: entry.bytes, modified: entry.modified, tenant })
 }

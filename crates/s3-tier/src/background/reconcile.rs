@@ -20,7 +20,10 @@ pub const CHUNKS_PER_LOCK: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedChunk {
     pub digest: Digest,
+    /// Raw bytes; `UNKNOWN_LEN` where the listing does not show them.
     pub len: u64,
+    /// Bytes of the object.
+    pub bytes: u64,
     /// When it was written, in Unix seconds by the store's clock.
     pub modified: i64,
     /// The tenant, where the name contains it.
@@ -74,25 +77,27 @@ impl Reconciliation {
     fn apply_chunk(
         &mut self,
         index: &mut Index,
-        ListedChunk { digest, len, modified, tenant }: &ListedChunk,
+        ListedChunk { digest, len, bytes, modified, tenant }: &ListedChunk,
     ) -> Option<(u32, bool)> {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
                 // The listing has the store's length; ours may come from a proxy's answer.
-                if entry.chunk.len != *len {
-                    index.resize(digest, *len, *len);
+                if entry.chunk.bytes != *bytes {
+                    index.resize(digest, *len, *bytes);
                 }
                 (entry.slot, false)
             }
             // Suspect, or being evicted: the index is newer than the page.
             None if index.is_known(digest) => {
                 // The known length may come from the answer of a proxy.
-                index.resize(digest, *len, *len);
+                if index.known(digest).is_some_and(|entry| entry.chunk.bytes != *bytes) {
+                    index.resize(digest, *len, *bytes);
+                }
                 index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
                 return None;
             }
             None => {
-                let chunk = Chunk::new(*digest, *len, *len).with_tenant(*tenant);
+                let chunk = Chunk::new(*digest, *len, *bytes).with_tenant(*tenant);
                 // The policy may not want it: its object stays, uncounted, until something uses it.
                 let InsertOutcome::New(slot) = index.insert(chunk) else { return None };
                 self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
@@ -195,7 +200,7 @@ mod tests {
     }
 
     fn listed(n: u32, modified: i64) -> ListedChunk {
-        ListedChunk { digest: digest(n), len: 10, modified, tenant: TenantId::NONE }
+        ListedChunk { digest: digest(n), len: 10, bytes: 10, modified, tenant: TenantId::NONE }
     }
 
     fn know(index: &mut Index, n: u32) {
@@ -223,7 +228,7 @@ mod tests {
         let (mut index, changed) = index();
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Reconciliation::default();
-        let longer = ListedChunk { len: 99, ..listed(1, 1) };
+        let longer = ListedChunk { len: 99, bytes: 99, ..listed(1, 1) };
         let applied = round.apply_page(&mut index, &changed, &[listed(0, 1), longer, listed(7, 1)]);
         assert_eq!(
             applied.iter().map(|applied| applied.unwrap().1).collect::<Vec<_>>(),

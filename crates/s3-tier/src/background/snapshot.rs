@@ -28,7 +28,7 @@ use crate::background::peer_journals::last_writes::LastWrites;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, SlotSet, make_recent};
 use crate::background::snapshot_manifest::SnapshotManifest;
 use crate::background::{own_objects, snapshot_manifest};
-use crate::state::catalog::Catalog;
+use crate::state::catalog::{Catalog, UNKNOWN_LEN};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
@@ -259,10 +259,14 @@ impl SnapshotMerge<'_> {
     }
 }
 
-/// The known chunk, with tenant and chain position from the snapshot where they were unknown.
+/// The known chunk, with raw length, tenant and chain position from the snapshot where they were
+/// unknown.
 fn completed(mut known: Chunk, stored: &Chunk) -> Chunk {
     if known.tenant == TenantId::NONE {
         known.tenant = stored.tenant;
+    }
+    if known.len == UNKNOWN_LEN && known.bytes == stored.bytes {
+        known.len = stored.len;
     }
     if known.parent.is_none() && known.depth == 0 {
         (known.parent, known.depth) = (stored.parent, stored.depth);

@@ -33,3 +33,22 @@ impl AdmissionOrder {
         self.1 = None;
     }
 }
+
+/// The orders of one save in its batch.
+#[derive(Debug)]
+pub struct SaveOrders {
+    /// In which it asks for memory to be encoded. An earlier chunk of the batch, which later ones
+    /// wait for, never waits for memory that they hold.
+    pub memory: AdmissionOrder,
+    /// In which it asks for space.
+    pub space: AdmissionOrder,
+}
+
+impl SaveOrders {
+    /// One for each save of a batch, in its order.
+    pub fn for_batch(saves: usize) -> impl Iterator<Item = SaveOrders> {
+        let orders = AdmissionOrder::for_batch(saves).into_iter();
+        let both = orders.zip(AdmissionOrder::for_batch(saves));
+        both.map(|(memory, space)| SaveOrders { memory, space })
+    }
+}

@@ -14,6 +14,7 @@ use kvtier_index::{IndexEntry, ReserveRequest};
 use kvtier_s3::try_for_each_concurrent;
 
 use crate::Compat;
+use crate::state::catalog::best_len;
 use crate::state::counters::add;
 use crate::state::key_locks::WriteGuard;
 use crate::state::scheduler::RequestQueue;
@@ -242,7 +243,7 @@ async fn delete_batch(
             catalog.note_absent(digest);
             shared.node.removed(digest);
             if !suspect {
-                shared.listeners.push(Event::Gone { key: digest, len: victim.chunk.len });
+                shared.listeners.push(Event::Gone { key: digest, len: best_len(&victim.chunk) });
             }
         }
     }

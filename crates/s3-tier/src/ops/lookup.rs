@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence};
+use kvtier_index::Chunk;
 use kvtier_key::Digest;
 use kvtier_s3::List;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
+use crate::ops::classify::suspicious_response;
+use crate::ops::classify::{ObjectState, ReadObject, classify, mark_unusable};
 use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
 use crate::state::head_single_flight::HeadRole;
@@ -60,7 +62,9 @@ pub fn without_asking(shared: &Shared, keys: &[Key]) -> Vec<Presence> {
     let catalog = shared.catalog();
     let now_ms = shared.now_ms();
     let presence = |key: &Key| match catalog.index.get(key.digest()) {
-        Some(entry) => Presence::Hit { len: entry.chunk.len },
+        Some(entry) => {
+            catalog.raw_len(&entry.chunk).map_or(Presence::Unknown, |len| Presence::Hit { len })
+        }
         None => catalog.known(key.digest(), now_ms).map_or(Presence::Unknown, presence_of),
     };
     keys.iter().map(presence).collect()
@@ -282,7 +286,8 @@ async fn head_as(
     if let Some(e) = suspicious_response(shared, key, &read) {
         return Err(shared.error("lookup", Some(key), e));
     }
-    let seen = FoundObject { key, name, len: read.len, etag: object.etag(), verified: false };
+    let (len, bytes) = (read.raw_len(), read.len);
+    let seen = FoundObject { key, name, len, bytes, etag: object.etag(), verified: false };
     let hit = match classify(shared, key, &read, None) {
         ObjectState::Verified | ObjectState::Unverified => {
             let found = shared.record_found(seen, version);
@@ -292,12 +297,12 @@ async fn head_as(
             found
         }
         ObjectState::Miss(_) => false,
-        ObjectState::Corrupt(_) => {
-            shared.mark_corrupt(seen, version);
+        ObjectState::Unusable(reason) => {
+            mark_unusable(shared, seen, version, reason);
             false
         }
     };
-    Ok(Some(presence_of(hit.then_some(read.len))))
+    Ok(Some(presence_of(hit.then_some(len))))
 }
 
 /// Whether a listing is better than a HEAD for each key that is not fresh.
@@ -367,13 +372,16 @@ async fn list(
             if let Some((key, version, _flight)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
-                let name = entry.key.as_str();
-                let etag = Some(entry.etag.as_str());
-                let hit = shared.record_found(
-                    FoundObject { key, name, len: entry.bytes, etag, verified: false },
-                    &version,
-                );
-                answers.insert(*key.digest(), hit.then_some(entry.bytes));
+                let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
+                let (len, bytes) = (shared.listed_len(entry.bytes), entry.bytes);
+                let seen = FoundObject { key, name, len, bytes, etag, verified: false };
+                let hit = shared.record_found(seen, &version);
+                let listed = Chunk::new(*key.digest(), len, bytes);
+                let raw_len = shared.catalog().raw_len_of_listed(listed).filter(|_| hit);
+                // A hit of unknown length gets a HEAD.
+                if raw_len.is_some() || !hit {
+                    answers.insert(*key.digest(), raw_len);
+                }
             }
         }
         next = page.next;

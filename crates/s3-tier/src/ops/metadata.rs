@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use kvtier_core::Key;
+use kvtier_index::CHUNK_BYTES_LIMIT;
 use kvtier_key::{BlockSums, Facts};
 use kvtier_s3::{BodyFraming, BodyObserver, Provider, Put, ResponseHead};
 
@@ -77,14 +78,12 @@ pub fn parse<'h>(
     else {
         return StoredFacts::Invalid;
     };
-    let len = total.unwrap_or(facts.raw_len);
+    // No save writes a chunk without bytes, and none that long fits an index.
+    let is_possible = (1..CHUNK_BYTES_LIMIT).contains(&facts.raw_len);
     let same = facts.key == *key.digest()
         && facts.namespace == key.namespace().digest()
-        && facts.raw_len == len
-        && facts.sums.len() == len
-        && facts.codec.0 == 0
-        && facts.key_id == 0;
-    if same { StoredFacts::Valid(Box::new(facts)) } else { StoredFacts::Invalid }
+        && total.is_none_or(|total| facts.stored_len() == total);
+    if same && is_possible { StoredFacts::Valid(Box::new(facts)) } else { StoredFacts::Invalid }
 }
 
 /// The metadata of an object: its facts, and its key's canonical form if it is given and both fit.
@@ -111,7 +110,7 @@ fn with_fields(put: Put, names: &[&str], text: &str, provider: Provider) -> Put 
     names.iter().zip(pieces).fold(put, |put, (name, piece)| put.meta(&name[META.len()..], piece))
 }
 
-/// Verifies one load: each block is compared when its last byte has arrived.
+/// Verifies the stored bytes of one load: each block is compared when its last byte has arrived.
 #[derive(Debug)]
 pub struct StreamVerifier<'a> {
     key: &'a Key,
@@ -142,7 +141,7 @@ impl<'a> StreamVerifier<'a> {
 
     /// Whether all received bytes match the facts.
     pub fn is_verified(&self) -> bool {
-        matches!(&self.facts, Some(StoredFacts::Valid(facts)) if self.sound && self.fed == facts.raw_len)
+        matches!(&self.facts, Some(StoredFacts::Valid(facts)) if self.sound && self.fed == facts.stored_len())
     }
 }
 
@@ -158,8 +157,8 @@ impl BodyObserver for StreamVerifier<'_> {
 
     fn received(&mut self, mut bytes: &[u8]) {
         let Some(StoredFacts::Valid(facts)) = &self.facts else { return };
-        let len = facts.raw_len;
-        let block = BlockSums::block_bytes(facts.raw_len);
+        let len = facts.stored_len();
+        let block = BlockSums::block_bytes(len);
         while !bytes.is_empty() && self.fed < len {
             let index = self.fed / block;
             let end = ((index + 1) * block).min(len);

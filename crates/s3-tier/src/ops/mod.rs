@@ -1,6 +1,9 @@
 //! What callers wait for: loads, saves, lookups, removes, and the space that saves need.
 
 pub mod admission_order;
+pub mod classify;
+pub mod decode;
+pub mod encode;
 pub mod evict;
 pub mod load;
 pub mod lookup;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind, Key, Op, Save, Saved, ShedReason, Slot};
+use kvtier_core::{Error, ErrorKind, Op, Save, Saved, ShedReason, Slot};
 use kvtier_evict::EvictionHint;
 use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
@@ -17,15 +17,16 @@ use kvtier_mem::View;
 use kvtier_s3::{Checksum, Client, Multipart, Stored};
 use tokio::time::Instant;
 
-use crate::ops::admission_order::AdmissionOrder;
-use crate::ops::load::{ObjectState, ReadObject, classify};
+use crate::ops::admission_order::{AdmissionOrder, SaveOrders};
+use crate::ops::classify::{ObjectState, ReadObject, classify};
+use crate::ops::encode::{EncodedChunk, encode};
 use crate::ops::lookup::head;
 use crate::ops::metadata;
 use crate::ops::reserve::{SpaceReservation, reserve};
 use crate::ops::save_batch::PendingChunk;
 use crate::state::counters::add;
 use crate::state::scheduler::RequestQueue;
-use crate::state::shared::{ObjectName, Shared, enter};
+use crate::state::shared::{ChunkLengths, ObjectName, Shared, enter};
 
 /// The time limit of the HEAD after a save with an unknown outcome.
 const OUTCOME_CHECK_MAX: Duration = Duration::from_secs(5);
@@ -37,15 +38,15 @@ pub struct QueuedSave {
     pub slot: Slot<Save, Saved>,
     /// The chunk's position in its chain, and its batch.
     pub pending: PendingChunk,
-    /// Its order in the batch.
-    pub order: AdmissionOrder,
+    /// Its place in the batch.
+    pub orders: SaveOrders,
     /// When it was admitted.
     pub begun: Instant,
 }
 
 /// A save: reserves space, locks the key, sends one PUT.
 pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
-    let QueuedSave { op, slot, pending, mut order, begun } = queued;
+    let QueuedSave { op, slot, pending, mut orders, begun } = queued;
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
@@ -56,15 +57,25 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
             // blocked by a full bucket.
             let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
-                let reserved = reserve_space(&shared, &op, &pending, &mut order, until).await?;
-                let space = match reserved {
+                if let Some(refusal) = shared.geometry.refusal(&op.key, op.bytes()) {
+                    return Err(refusal);
+                }
+                // Before anything else: a chunk that is stored already must evict nothing.
+                if is_present(&shared, op.key.digest(), op.bytes(), &pending) {
+                    return Ok(Saved::Present);
+                }
+                let encoded = encode(&shared, &op, &mut orders.memory).await?;
+                let bytes = encoded.as_ref().map_or(op.bytes(), |one| one.body.len() as u64);
+                let wait = SpaceWait { order: &mut orders.space, until };
+                let space = match reserve_space(&shared, &op, bytes, &pending, wait).await {
                     Ok(space) => space,
-                    Err(without) => return Ok(without),
+                    Err(shed) => return Ok(Saved::Shed(shed)),
                 };
                 // Saves of one batch reserve in the order of their chain, and write at once: only
                 // the reservation is ordered.
-                order.done();
-                put(&shared, &op, &slot, space, &pending).await
+                orders.space.done();
+                put(Saving { shared: &shared, op: &op, slot: &slot, encoded }, space, &pending)
+                    .await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -84,7 +95,7 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     // The batch's uses are recorded before its last result is delivered, and pending chunks are
     // removed before the next save asks for space.
     drop(pending);
-    drop(order);
+    drop(orders);
     slot.finish(op, result);
     if let Some(key) = key
         // Bounded and without waiting: in an outage all saves end so, and a store that comes back
@@ -95,46 +106,51 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     }
 }
 
-/// Reserves space for a save; `Err` is the result of a save that needs none or gets none.
+/// How a save waits for space.
+struct SpaceWait<'a> {
+    order: &'a mut AdmissionOrder,
+    until: Instant,
+}
+
+/// Reserves `bytes` of space for a save.
 async fn reserve_space<'a>(
     shared: &'a Shared,
     op: &Save,
+    bytes: u64,
     pending: &PendingChunk,
-    order: &mut AdmissionOrder,
-    until: Instant,
-) -> Result<Result<SpaceReservation<'a>, Saved>, Error> {
-    let digest = op.key.digest();
-    let len = op.bytes();
-    if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
-        return Err(refusal);
-    }
-    // Before the reservation: a chunk that is stored already must evict nothing.
-    if is_present(shared, digest, len, pending) {
-        return Ok(Err(Saved::Present));
-    }
+    wait: SpaceWait<'_>,
+) -> Result<SpaceReservation<'a>, ShedReason> {
+    let SpaceWait { order, until } = wait;
     let tenant = op.key.namespace().tenant();
     // Space is counted by tenant, and its identity is derived with a key that is read from the
     // bucket.
     shared.wait_for_tenant_key(tenant, until).await;
     let tenant = shared.catalog().tenant(tenant);
-    let want = ReserveRequest::new(len)
+    let want = ReserveRequest::new(bytes)
         .with_place(pending.place())
         .with_tenant(tenant)
-        .with_digest(digest);
+        .with_digest(op.key.digest());
     // The chunks of a chain are reserved from the first on, so that a full tier keeps a usable
     // prefix.
     order.wait().await;
-    let claimed = reserve(shared, &want, until).await;
-    Ok(claimed.map_err(Saved::Shed))
+    reserve(shared, &want, until).await
+}
+
+/// A save that has its space.
+struct Saving<'a> {
+    shared: &'a Shared,
+    op: &'a Save,
+    slot: &'a Slot<Save, Saved>,
+    /// What is stored; `None` for the raw bytes.
+    encoded: Option<EncodedChunk>,
 }
 
 async fn put(
-    shared: &Shared,
-    op: &Save,
-    slot: &Slot<Save, Saved>,
+    saving: Saving<'_>,
     space: SpaceReservation<'_>,
     pending: &PendingChunk,
 ) -> Result<Saved, Error> {
+    let Saving { shared, op, slot, encoded } = saving;
     let digest = op.key.digest();
     let len = op.bytes();
     let name = shared.names.format(&op.key)?;
@@ -146,7 +162,11 @@ async fn put(
     }
     // Inside the guard, since the memory is scarce: a save that waits for the guard must not hold
     // it.
-    let Some(body) = whole(shared, &op.from, len).await else {
+    let body = match &encoded {
+        Some(encoded) => Some(encoded.body.clone()),
+        None => whole(shared, &op.from, len).await,
+    };
+    let Some(body) = body else {
         return Ok(Saved::Shed(ShedReason::Throttled));
     };
     // After the memory, which may take long: a permit that waits would keep a request from being
@@ -157,20 +177,28 @@ async fn put(
     }
     // From here until the answer the state of the object is unknown.
     let unanswered = InvalidateOnDrop(shared, digest);
-    let sums = sums(shared, &op.from);
-    let crc = sums.whole();
+    let facts = match encoded {
+        Some(encoded) => encoded.facts(op),
+        None => {
+            let sums = sums(shared, &op.from);
+            Facts::plain(*digest, op.key.namespace().digest(), sums)
+        }
+    };
     let object = ObjectName { key: &op.key, name: &name };
-    let stored = store(shared, object, &body, slot.deadline().into(), sums).await;
-    let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
+    let stored = store(shared, object, &body, slot.deadline().into(), &facts).await;
+    let written = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     // The answer arrived, so the state of the object is known.
     // It holds two references only, so nothing leaks.
     std::mem::forget(unanswered);
-    entered(shared, object, Written { len, stored, crc }, space, pending)
+    // The memory is free for the next save before the caller learns of this one.
+    drop(body);
+    entered(shared, object, written, space, pending)
 }
 
-/// What a PUT wrote, and the store's answer.
+/// What the bucket has after a PUT.
 struct Written {
-    len: u64,
+    lens: ChunkLengths,
+    /// The store's answer.
     stored: Stored,
     crc: u32,
 }
@@ -183,12 +211,12 @@ fn entered(
     pending: &PendingChunk,
 ) -> Result<Saved, Error> {
     let ObjectName { key, .. } = object;
-    let Written { len, stored, crc } = written;
-    shared.geometry.learn(key, len);
+    let Written { lens, stored, crc } = written;
+    shared.geometry.learn(key, lens.raw);
     if let Some(space) = space.spend()
         // The policy may refuse the chunk. Its object is in the bucket all the same; the next
         // listing counts it.
-        && !enter(shared, object, len, space, pending.place())
+        && !enter(shared, object, lens, space, pending.place())
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
@@ -200,7 +228,7 @@ fn entered(
     if stored == Stored::Present {
         return Ok(Saved::Present);
     }
-    add(&shared.counters.saved_bytes, len);
+    add(&shared.counters.saved_bytes, lens.raw);
     Ok(Saved::Stored)
 }
 
@@ -222,18 +250,18 @@ async fn store(
     object: ObjectName<'_>,
     body: &View,
     deadline: Instant,
-    sums: BlockSums,
-) -> kvtier_s3::Result<Stored> {
+    facts: &Facts,
+) -> kvtier_s3::Result<Written> {
     let ObjectName { key, name } = object;
     let transfer = &shared.transfer;
     let began = Instant::now();
     let client = shared.client.until(deadline);
-    let crc = (client.checksum() == Checksum::Crc32c).then(|| sums.whole());
-    let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
+    let crc = facts.sums.whole();
+    let mut lens = ChunkLengths { raw: facts.raw_len, stored: facts.stored_len() };
     // Other names contain the key.
     let canonical = shared.names.is_own().then(|| key.canonical());
-    let mut how = metadata::to_metadata(&facts, canonical.as_deref(), shared.transfer.provider);
-    how.crc32c = crc;
+    let mut how = metadata::to_metadata(facts, canonical.as_deref(), shared.transfer.provider);
+    how.crc32c = (client.checksum() == Checksum::Crc32c).then_some(crc);
     how.storage_class.clone_from(&transfer.storage_class);
     // A chunk that another node stored meanwhile stays as it is: it may be in use. A suspect object
     // must be overwritten, so its PUT is never conditional.
@@ -255,11 +283,17 @@ async fn store(
         };
         // An object that the store kept is checked: it is overwritten unless it is the chunk.
         let kept = how.if_absent && matches!(stored, Ok(Stored::Present));
-        if kept && !is_the_chunk(shared, &client, key, name, body.len() as u64).await? {
-            // What the store kept is damaged, of another length, or another program's: it is
-            // overwritten.
-            how.if_absent = false;
-            continue;
+        if kept {
+            match kept_bytes(shared, &client, object, lens.raw).await? {
+                // Another node may encode in another way.
+                Some(bytes) => lens.stored = bytes,
+                // What the store kept is damaged, of another length, cannot be decoded here, or is
+                // another program's: it is overwritten.
+                None => {
+                    how.if_absent = false;
+                    continue;
+                }
+            }
         }
         match stored {
             Err(e) if how.if_absent && e.kind() == kvtier_s3::ErrorKind::Unsupported => {
@@ -270,22 +304,22 @@ async fn store(
                 if how.if_absent && stored.is_ok() {
                     transfer.conditions.note_supported();
                 }
-                return stored;
+                return stored.map(|stored| Written { lens, stored, crc });
             }
         }
     }
 }
 
-/// Whether the object that the store kept is the chunk, by its headers.
-async fn is_the_chunk(
+/// The length of the object that the store kept, if it is the chunk of `raw_len` bytes by its
+/// headers.
+async fn kept_bytes(
     shared: &Shared,
     client: &Client,
-    key: &Key,
-    name: &str,
-    len: u64,
-) -> kvtier_s3::Result<bool> {
+    ObjectName { key, name }: ObjectName<'_>,
+    raw_len: u64,
+) -> kvtier_s3::Result<Option<u64>> {
     add(&shared.counters.heads, 1);
-    let Some(object) = client.head(name).await? else { return Ok(false) };
+    let Some(object) = client.head(name).await? else { return Ok(None) };
     let facts = metadata::parse(|name| object.header(name), Some(object.total()), key);
     // `intact` is assumed: a HEAD has no bytes. A damaged body is found by the next load.
     let read = ReadObject {
@@ -294,11 +328,12 @@ async fn is_the_chunk(
         intact: true,
         ..ReadObject::default()
     };
-    Ok(read.len == len
+    let is_the_chunk = read.raw_len() == raw_len
         && matches!(
-            classify(shared, key, &read, Some(len)),
+            classify(shared, key, &read, Some(raw_len)),
             ObjectState::Verified | ObjectState::Unverified
-        ))
+        );
+    Ok(is_the_chunk.then_some(read.len))
 }
 
 /// A PUT whose answer did not arrive.

@@ -22,6 +22,15 @@ const CORRUPT_MAX: usize = 1 << 12;
 /// Times are stored in steps of this many milliseconds.
 const SEEN_STEP_MS: u64 = 16;
 
+/// Stands for a raw length that is unknown: listings of layout `kvtier` have only the length of the
+/// object, which may be encoded. No chunk has no bytes.
+pub const UNKNOWN_LEN: u64 = 0;
+
+/// The chunk's raw length; where it is unknown, that of its object.
+pub fn best_len(chunk: &Chunk) -> u64 {
+    if chunk.len == UNKNOWN_LEN { chunk.bytes } else { chunk.len }
+}
+
 /// The tier's view of the bucket.
 #[derive(Debug)]
 pub struct Catalog {
@@ -40,6 +49,8 @@ pub struct Catalog {
     pub changed_keys: ChangedKeys,
     /// Whether the whole bucket was listed once.
     pub listed: bool,
+    /// Whether an object of unknown raw length is taken for the raw bytes.
+    assumes_plain: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
 }
@@ -100,9 +111,29 @@ impl Catalog {
             tenants: TenantTable::default(),
             changed_keys: ChangedKeys::default(),
             listed: false,
+            assumes_plain: true,
             fresh_hit_max,
             fresh_miss_max,
         }
+    }
+
+    /// Whether the tier encodes chunks. Then the length of an object says nothing about the raw
+    /// bytes, and a chunk of unknown raw length is asked for.
+    pub fn encodes(mut self, encodes: bool) -> Self {
+        self.assumes_plain = !encodes;
+        self
+    }
+
+    /// The chunk's raw length, as far as this tier answers with it; `None` if the bucket must be
+    /// asked.
+    pub fn raw_len(&self, chunk: &Chunk) -> Option<u64> {
+        (chunk.len != UNKNOWN_LEN || self.assumes_plain).then(|| best_len(chunk))
+    }
+
+    /// As [`raw_len`](Self::raw_len), of a chunk that a listing shows.
+    pub fn raw_len_of_listed(&self, listed: Chunk) -> Option<u64> {
+        let known = self.index.get(&listed.digest).map(|entry| entry.chunk);
+        self.raw_len(&known.filter(|known| known.bytes == listed.bytes).unwrap_or(listed))
     }
 
     /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
@@ -114,7 +145,7 @@ impl Catalog {
             // A held chunk stays, but it must have been seen once.
             let fresh =
                 seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
-            return fresh.then_some(Some(entry.chunk.len));
+            return self.raw_len(&entry.chunk).filter(|_| fresh).map(Some);
         }
         if self.index.is_evicting(digest) || self.is_hidden(digest) {
             return Some(None);
@@ -158,11 +189,12 @@ impl Catalog {
         (known.version == version(digest, etag)).then_some(known.crc)
     }
 
-    /// The chunk's entry for the index, with its tenant and its position in the chain.
-    pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
+    /// The chunk's entry for the index, with its tenant and its position in the chain. It has `len`
+    /// raw bytes, and `bytes` in the bucket.
+    pub fn chunk(&mut self, key: &Key, len: u64, bytes: u64) -> Chunk {
         let tenant = self.tenant(key.namespace().tenant());
         let place = self.index.place_of(key);
-        Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
+        Chunk::new(*key.digest(), len, bytes).with_tenant(tenant).with_place(place)
     }
 
     /// The identity of a tenant; `TenantId::NONE` until the tenant key is known.
@@ -303,10 +335,17 @@ impl Catalog {
         self.index.is_suspect(digest) && known.is_some_and(is_same)
     }
 
-    /// The length of a stored chunk, from listings, responses and saves; `None` if it may be wrong.
-    pub fn listed_len(&self, digest: &Digest) -> Option<u64> {
+    /// The length of a chunk's object, from listings, responses and saves; `None` if it may be
+    /// wrong.
+    pub fn listed_bytes(&self, digest: &Digest) -> Option<u64> {
         let chunk = self.index.known(digest).filter(|_| !self.index.is_suspect(digest))?.chunk;
-        Some(chunk.len).filter(|len| *len > 0)
+        Some(chunk.bytes).filter(|bytes| *bytes > 0)
+    }
+
+    /// The length of a chunk's object, if its raw bytes are known to be encoded.
+    pub fn encoded_bytes(&self, digest: &Digest) -> Option<u64> {
+        let chunk = self.index.known(digest)?.chunk;
+        (chunk.len != UNKNOWN_LEN && chunk.len != chunk.bytes).then_some(chunk.bytes)
     }
 
     /// The object was written again since it was marked.

@@ -23,6 +23,8 @@ counters!(
     misses_corrupt,
     misses_length,
     misses_unverified,
+    misses_codec,
+    misses_key,
     loaded_bytes,
     unverified,
     stored,
@@ -49,6 +51,12 @@ counters!(
     conditional_puts,
     copied_bounce_bytes,
     summed_save_bytes,
+    encoded_chunks,
+    encoded_raw_bytes,
+    encoded_stored_bytes,
+    encode_refused_chunks,
+    decoded_chunks,
+    copied_encoded_bytes,
     errors,
 );
 

@@ -4,6 +4,7 @@ pub mod catalog;
 pub mod changed_during_listing;
 pub mod chunk_lengths;
 pub mod counters;
+pub mod encoding;
 pub mod epoch_lease;
 pub mod eviction_queue;
 pub mod head_single_flight;

@@ -10,9 +10,10 @@ use kvtier_s3::Client;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::state::catalog::Catalog;
+use crate::state::catalog::{Catalog, UNKNOWN_LEN, best_len};
 use crate::state::chunk_lengths::Geometry;
 use crate::state::counters::{Counters, add};
+use crate::state::encoding::Encoding;
 use crate::state::eviction_queue::EvictionQueue;
 use crate::state::head_single_flight::HeadSingleFlight;
 use crate::state::key_locks::{KeyLocks, ReadVersion};
@@ -38,6 +39,7 @@ pub struct Shared {
     pub geometry: Geometry,
     pub gate: Gate,
     pub bounce: Arena,
+    pub encoding: Encoding,
     pub counters: Counters,
     pub key_locks: KeyLocks,
     pub heads: HeadSingleFlight,
@@ -57,7 +59,10 @@ pub struct Shared {
 pub struct FoundObject<'a> {
     pub key: &'a Key,
     pub name: &'a str,
+    /// Raw bytes; `UNKNOWN_LEN` where the response does not say.
     pub len: u64,
+    /// Bytes of the object.
+    pub bytes: u64,
     pub etag: Option<&'a str>,
     /// Its bytes were checked.
     pub verified: bool,
@@ -95,12 +100,16 @@ impl Shared {
             geometry: Geometry::new(config),
             gate,
             bounce,
+            encoding: Encoding::new(config),
             counters: Counters::default(),
             key_locks: KeyLocks::default(),
             heads: HeadSingleFlight::default(),
             eviction_queue: EvictionQueue::default(),
             freed: Notify::new(),
-            catalog: Mutex::new(Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)),
+            catalog: Mutex::new(
+                Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)
+                    .encodes(config.encoding.is_on()),
+            ),
             listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
@@ -109,6 +118,12 @@ impl Shared {
 
     pub fn catalog(&self) -> MutexGuard<'_, Catalog> {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The raw length that a listing shows of an object of `bytes` bytes: in layout `kvtier` none,
+    /// since it may be encoded.
+    pub fn listed_len(&self, bytes: u64) -> u64 {
+        if self.layout == Layout::Kvtier { UNKNOWN_LEN } else { bytes }
     }
 
     /// Releases a hold.
@@ -158,13 +173,20 @@ impl Shared {
             return false;
         }
         catalog.clear_corrupt(digest);
-        let new = catalog.index.get(digest).is_none_or(|entry| entry.chunk.len != seen.len);
+        let known = catalog.index.get(digest).map(|entry| (entry.chunk.len, entry.chunk.bytes));
+        let new = match known {
+            Some((_, bytes)) if bytes != seen.bytes => true,
+            Some((len, _)) if len == seen.len || seen.len == UNKNOWN_LEN => false,
+            // Only a listing showed it: now its raw length is known.
+            Some((UNKNOWN_LEN, _)) => !catalog.index.resize(digest, seen.len, seen.bytes),
+            _ => true,
+        };
         if new {
             // A stored chunk counts, even above the cap.
-            let chunk = catalog.chunk(seen.key, seen.len);
+            let chunk = catalog.chunk(seen.key, seen.len, seen.bytes);
             let _ = catalog.insert_unseen(chunk);
             add(&self.counters.added_externally, 1);
-            self.listeners.push(Event::Stored { key: *digest, len: seen.len });
+            self.listeners.push(Event::Stored { key: *digest, len: best_len(&chunk) });
         }
         catalog.set_tenant(seen.key);
         self.note(&mut catalog, seen.key, seen.name);
@@ -210,7 +232,7 @@ impl Shared {
             catalog.note_changed(*digest);
             let gone = catalog.index.forget(digest).filter(|_| !suspect);
             if let Some(entry) = &gone {
-                self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                self.listeners.push(Event::Gone { key: *digest, len: best_len(&entry.chunk) });
             }
             gone.is_some()
         };
@@ -222,9 +244,9 @@ impl Shared {
         }
     }
 
-    /// The object failed its checks, unless the key changed since `version`: a miss until it is
-    /// overwritten. Its bytes still count.
-    pub fn mark_corrupt(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) {
+    /// The object failed its checks, or cannot be decoded here, unless the key changed since
+    /// `version`: a miss until it is overwritten. Its bytes still count.
+    pub fn mark_unusable(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) {
         let digest = seen.key.digest();
         {
             let mut catalog = self.catalog();
@@ -232,12 +254,12 @@ impl Shared {
                 return;
             }
             if let Some(entry) = catalog.index.get(digest) {
-                self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                self.listeners.push(Event::Gone { key: *digest, len: best_len(&entry.chunk) });
             }
             if catalog.index.is_known(digest) {
-                catalog.index.resize(digest, seen.len, seen.len);
+                catalog.index.resize(digest, seen.len, seen.bytes);
             } else {
-                let chunk = catalog.chunk(seen.key, seen.len);
+                let chunk = catalog.chunk(seen.key, seen.len, seen.bytes);
                 let _ = catalog.insert_unseen(chunk);
             }
             if !self.names.is_own() {
@@ -245,7 +267,6 @@ impl Shared {
             }
             catalog.note_corrupt(digest, seen.etag);
         }
-        add(&self.counters.corrupt_objects, 1);
         self.listeners.notify();
     }
 
@@ -324,23 +345,32 @@ pub struct ObjectName<'a> {
     pub name: &'a str,
 }
 
+/// The lengths of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkLengths {
+    /// Of its raw bytes.
+    pub raw: u64,
+    /// Of its object.
+    pub stored: u64,
+}
+
 /// Commits a reservation for a chunk that was written; `false` if the index refuses it.
 pub fn enter(
     shared: &Shared,
     object: ObjectName<'_>,
-    len: u64,
+    lens: ChunkLengths,
     space: Reservation,
     place: ChainPlace,
 ) -> bool {
     let ObjectName { key, name } = object;
     let mut catalog = shared.catalog();
-    let chunk = catalog.chunk(key, len).with_place(place);
+    let chunk = catalog.chunk(key, lens.raw, lens.stored).with_place(place);
     let inserted = catalog.index.commit(space, chunk);
     catalog.clear_corrupt(key.digest());
     shared.note(&mut catalog, key, name);
     let entered = !matches!(inserted, InsertOutcome::Refused(_));
     if entered {
-        shared.listeners.push(Event::Stored { key: *key.digest(), len });
+        shared.listeners.push(Event::Stored { key: *key.digest(), len: lens.raw });
     }
     drop(catalog);
     if entered {

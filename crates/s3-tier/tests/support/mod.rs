@@ -4,6 +4,7 @@
 
 #[path = "../../../s3/tests/support/mod.rs"]
 mod client;
+pub mod encoded;
 pub mod tier;
 
 #[allow(unused_imports, reason = "not every test program uses all of it")]

@@ -12,7 +12,7 @@ use kvtier_key::Digest;
 use crate::background::peer_journals::event_time::{EventTime, Newer};
 use crate::background::peer_journals::last_writes::LastWrites;
 use crate::background::peer_journals::unclear_chunks::UnclearChunks;
-use crate::state::catalog::Catalog;
+use crate::state::catalog::{Catalog, UNKNOWN_LEN, best_len};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
@@ -63,7 +63,10 @@ impl Apply<'_> {
         let catalog = &mut *self.catalog;
         let digest = chunk.digest;
         match catalog.index.get(&digest) {
-            Some(entry) if entry.chunk.len == chunk.len => {
+            Some(entry)
+                if entry.chunk.bytes == chunk.bytes
+                    && [chunk.len, UNKNOWN_LEN].contains(&entry.chunk.len) =>
+            {
                 if from.late {
                     return;
                 }
@@ -100,7 +103,7 @@ impl Apply<'_> {
                 let _ = self.catalog.insert_unseen(*chunk);
                 self.catalog.changed_keys.note(digest);
                 add(&self.shared.counters.added_externally, 1);
-                self.shared.listeners.push(Event::Stored { key: digest, len: chunk.len });
+                self.shared.listeners.push(Event::Stored { key: digest, len: best_len(chunk) });
             }
         }
     }
@@ -123,7 +126,8 @@ impl Apply<'_> {
                 // Suspects were reported as gone before.
                 add(&self.shared.counters.deleted_externally, u64::from(!suspect));
                 if !suspect {
-                    self.shared.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
+                    let len = best_len(&entry.chunk);
+                    self.shared.listeners.push(Event::Gone { key: *digest, len });
                 }
             }
         }

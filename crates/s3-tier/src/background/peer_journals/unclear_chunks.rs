@@ -11,6 +11,7 @@ use kvtier_key::Digest;
 use kvtier_s3::try_for_each_concurrent;
 use tokio::time::Instant;
 
+use crate::state::catalog::best_len;
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestQueue;
@@ -92,8 +93,8 @@ fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
     name.into_iter().chain(other).collect()
 }
 
-/// The chunk exists with this length: it is counted.
-fn found(shared: &Shared, chunk: &Chunk, len: u64, version: &ReadVersion<'_>) -> bool {
+/// The chunk exists, and its object has this length: it is counted.
+fn found(shared: &Shared, chunk: &Chunk, bytes: u64, version: &ReadVersion<'_>) -> bool {
     let mut catalog = shared.catalog();
     if !version.is_current() {
         return false;
@@ -102,11 +103,13 @@ fn found(shared: &Shared, chunk: &Chunk, len: u64, version: &ReadVersion<'_>) ->
     let new = !catalog.index.is_known(&digest);
     if new {
         let mut chunk = *chunk;
-        (chunk.len, chunk.bytes) = (len, len);
+        if chunk.bytes != bytes {
+            (chunk.len, chunk.bytes) = (shared.listed_len(bytes), bytes);
+        }
         let _ = catalog.insert_unseen(chunk);
-        shared.listeners.push(Event::Stored { key: digest, len });
-    } else if catalog.index.known(&digest).is_some_and(|entry| entry.chunk.len != len) {
-        catalog.index.resize(&digest, len, len);
+        shared.listeners.push(Event::Stored { key: digest, len: best_len(&chunk) });
+    } else if catalog.index.known(&digest).is_some_and(|entry| entry.chunk.bytes != bytes) {
+        catalog.index.resize(&digest, shared.listed_len(bytes), bytes);
     }
     catalog.confirm(&digest, shared.now_ms());
     drop(catalog);
