@@ -36,6 +36,8 @@ use crate::{Chain, Chunk, Decoder, ElementType, Encoded, Error, Scratch, StageKi
 pub struct TierEncoding {
     chain: Chain,
     decoder: Decoder,
+    /// The type of all elements, whatever keys declare.
+    element_type: Option<ElementType>,
     /// Working memory that no thread uses now.
     idle: Mutex<Vec<Scratch>>,
 }
@@ -44,7 +46,13 @@ impl TierEncoding {
     /// Chunks are saved through `chain`, and loaded by `decoder`, whichever of its stages they went
     /// through. Where `chain` encrypts, only encrypted chunks are loaded.
     pub fn new(chain: Chain, decoder: Decoder) -> Self {
-        TierEncoding { chain, decoder, idle: Mutex::default() }
+        TierEncoding { chain, decoder, ..TierEncoding::default() }
+    }
+
+    /// Sets the type of all elements, whatever keys declare.
+    pub fn with_element_type(mut self, element_type: ElementType) -> Self {
+        self.element_type = Some(element_type);
+        self
     }
 
     /// Whether chunks are encoded when they are saved.
@@ -82,7 +90,8 @@ impl TierEncoding {
         let key_id = self.chain.stages().map(|stage| stage.key_id()).max().unwrap_or(0);
         let bound = BoundBytes::new(*key.digest(), key.namespace().digest(), raw_len, key_id);
         let mut chunk = bound.chunk();
-        chunk.element_type = key.dtype().and_then(ElementType::from_dtype);
+        let declared = || key.dtype().and_then(ElementType::from_dtype);
+        chunk.element_type = self.element_type.or_else(declared);
         let mut scratch = self.take_scratch();
         let encoded = self.chain.encode(&chunk, raw, out, &mut scratch);
         self.put_back(scratch);
@@ -237,6 +246,29 @@ mod tests {
                 let expected = if may { Ok(raw.clone()) } else { Err(ErrorKind::Unsupported) };
                 assert_eq!(load(loader, &facts, &bytes), expected, "{saved_by} {loaded_by}");
             }
+        }
+    }
+
+    #[test]
+    fn the_type_of_elements_is_declared_by_the_key_or_set_for_all() {
+        // Exponents of few kinds; the other bits differ.
+        let raw: Vec<u8> = (0..40_000_u32)
+            .flat_map(|n| [n.wrapping_mul(2_654_435_761).to_be_bytes()[0], 0x3f])
+            .collect();
+        let tier = || {
+            let chain = Chain::new(vec![stage_by_name("bf16-split").unwrap()]).unwrap();
+            TierEncoding::new(chain, Decoder::new())
+        };
+        let undeclared = Key::from_name(&Namespace::from_name("t"), "a");
+        let cases = [
+            (tier(), &key("a"), true),
+            (tier(), &undeclared, false),
+            (tier().with_element_type(ElementType::Bf16), &undeclared, true),
+        ];
+        for (tier, key, is_encoded) in cases {
+            let (facts, bytes) = stored(&tier, key, &raw);
+            assert_eq!(!facts.is_plain(), is_encoded);
+            assert_eq!(load(&tier, &facts, &bytes), Ok(raw.clone()));
         }
     }
 
