@@ -56,7 +56,7 @@ fn tier(server: &Server) -> S3Tier {
     else {
         panic!("no bucket")
     };
-    S3Tier::open(spec.tier(spec.client().unwrap())).unwrap()
+    S3Tier::open(spec.tier(spec.client().unwrap()).unwrap()).unwrap()
 }
 
 fn key(n: u8, len: usize) -> Key {

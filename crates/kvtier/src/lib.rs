@@ -39,6 +39,8 @@ mod sync;
 
 pub use blocking::Blocking;
 pub use host::{HostConfig, HostTier};
+#[cfg(any(feature = "config", feature = "file", feature = "s3"))]
+pub use kvtier_codec as codec;
 pub use kvtier_core as core;
 pub use kvtier_core::{Key, Namespace, Observe, Tier, TierExt};
 pub use kvtier_evict as evict;

@@ -140,7 +140,7 @@ fn open(spec: &S3Spec, server: &Server) -> S3Tier {
     spec.credentials.get_or_insert(Credentials::new("AKIDTEST", "secret/test+key"));
     let mut client = spec.client().unwrap();
     client.resolver = Box::new(StaticResolver(server.address()));
-    S3Tier::open(spec.tier(client)).unwrap()
+    S3Tier::open(spec.tier(client).unwrap()).unwrap()
 }
 
 /// A server with the bucket, which takes the credentials of the spec.

@@ -76,6 +76,7 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
     facts.extend(run_config.map(|config| ("base", config.base().to_owned())));
     facts.extend(limits(&spec.quotas, spec.fair));
     facts.extend(spec.compat.map(letter));
+    facts.extend(spec.encoding.facts());
     facts
 }
 
@@ -136,6 +137,7 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
     facts.extend(spec.storage_class.clone().map(|class| ("storage class", class)));
     facts.extend(spec.chunk_bytes.map(|bytes| ("chunk", format(bytes))));
     facts.extend(limits(&spec.quotas, spec.quotas.fair));
+    facts.extend(spec.encoding.facts());
     facts
 }
 

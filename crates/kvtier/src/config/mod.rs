@@ -7,6 +7,8 @@
 
 mod common_values;
 mod describe;
+#[cfg(any(feature = "file", feature = "s3"))]
+mod encoding;
 #[cfg(feature = "file")]
 mod file;
 mod formats;
@@ -29,6 +31,8 @@ mod validate;
 mod value;
 mod yaml;
 
+#[cfg(any(feature = "file", feature = "s3"))]
+pub use encoding::{EncodingSpec, EncodingStage, EncryptionKey, KeySource};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
 pub use formats::{ConfigFormat, ConfigReader, ParsedConfig};

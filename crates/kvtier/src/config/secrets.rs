@@ -2,7 +2,7 @@
 
 /// What names of secrets have in them. Other plugins' settings are printed too, so there are more
 /// than ours.
-const SECRETS: [&str; 11] = [
+const SECRETS: [&str; 12] = [
     "secret",
     "password",
     "passwd",
@@ -14,6 +14,7 @@ const SECRETS: [&str; 11] = [
     "private_key",
     "credential",
     "auth",
+    "key_command",
 ];
 
 /// Settings of LMCache's that count tokens of a prompt.
@@ -66,9 +67,14 @@ mod tests {
         ] {
             assert_eq!(mask_url(text), masked);
         }
-        for hidden in
-            ["AWS_SESSION_TOKEN", "api_key", "ssl_passphrase", "tls.private_key", "authorization"]
-        {
+        for hidden in [
+            "AWS_SESSION_TOKEN",
+            "key_command",
+            "api_key",
+            "ssl_passphrase",
+            "tls.private_key",
+            "authorization",
+        ] {
             assert!(is_secret(hidden), "{hidden}");
         }
         for shown in ["min_retrieve_tokens", "blend_min_tokens", "chunk_size", "s3_region", "path"]

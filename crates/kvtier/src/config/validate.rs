@@ -36,7 +36,8 @@ impl TierMedium {
 
 impl Config {
     /// Checks the tiers together: memory must be above files and buckets of the same list, and no
-    /// two tiers may share a directory, or a bucket and prefix. Tiers of several plugins or
+    /// two tiers may share a directory, or a bucket and prefix. A tier of a foreign layout may not
+    /// encode. Tiers of several plugins or
     /// adapters are several lists, since LMCache uses each by itself. Opening checks the same.
     ///
     /// # Errors
@@ -53,6 +54,14 @@ impl Config {
                     "{} is memory below {}, which is slower: the first tier is the fastest; write the memory first",
                     self.title(at),
                     self.title(slower)
+                );
+                return Err(Error::new(ErrorKind::Invalid, what));
+            }
+            if let Some(layout) = foreign_layout_of_encoding(tier) {
+                let what = format!(
+                    "{} encodes, and its layout is {layout}, whose readers expect chunks as they are; leave `encode` and `decode_keys` out, \
+                     or set `layout` to kvtier",
+                    self.title(at)
                 );
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
@@ -97,6 +106,23 @@ impl Config {
             Some(list) if !list.place.is_empty() => format!("{} ({kind})", list.place),
             list => format!("tiers[{}] ({kind})", at - list.map_or(0, |list| list.start)),
         }
+    }
+}
+
+/// The layout of a tier that is to encode or decode, where it is another program's.
+fn foreign_layout_of_encoding(tier: &TierSpec) -> Option<String> {
+    match tier {
+        #[cfg(feature = "file")]
+        TierSpec::File(spec) => spec
+            .layout
+            .filter(|layout| layout.is_foreign() && !spec.encoding.is_empty())
+            .map(|layout| layout.to_string()),
+        #[cfg(feature = "s3")]
+        TierSpec::S3(spec) => {
+            let is_own = spec.layout == kvtier_s3_tier::Layout::Kvtier;
+            (!is_own && !spec.encoding.is_empty()).then(|| spec.layout.to_string())
+        }
+        _ => None,
     }
 }
 

@@ -133,8 +133,7 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     // Tiers of the native form alone are read by serde; the others are LMCache's objects and go
     // through their reader.
     if OWN_TYPES.contains(&name) {
-        let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
-        return spec.map_err(|e| {
+        return own_type(name, value).map_err(|e| {
             invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form"))
         });
     }
@@ -149,6 +148,28 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
         Some(tier) if !matches!(name, "plugin" | "native_plugin") => Ok(tier),
         _ => Err(invalid(format!("{place}: {name} is for --l2-adapter; write its tier here"))),
     }
+}
+
+/// A tier of a type that no adapter of LMCache's is.
+fn own_type(name: &str, value: &Value) -> Result<TierSpec, String> {
+    #[cfg(any(feature = "file", feature = "s3"))]
+    let (encoding, value) = super::EncodingSpec::take(value)?;
+    let spec = if name == "gds" { gds(&value) } else { TierSpec::deserialize(value.to_json()) };
+    #[cfg_attr(not(feature = "file"), allow(unused_mut))]
+    let mut spec = spec.map_err(|e| e.to_string())?;
+    #[cfg(any(feature = "file", feature = "s3"))]
+    match &mut spec {
+        _ if encoding.is_empty() => (),
+        #[cfg(feature = "file")]
+        TierSpec::File(file) => file.encoding = encoding,
+        _ => {
+            return Err(
+                "encode and decode_keys are for tiers of type `file` and `s3`; leave them out"
+                    .into(),
+            );
+        }
+    }
+    Ok(spec)
 }
 
 #[cfg(feature = "gds")]

@@ -10,6 +10,7 @@ use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 use kvtier_s3_tier::{Compat, Evictor, Layout, TierConfig, Verify};
 
 use super::spec::{BATCH_MAX, HIGH_MARK, S3Spec};
+use crate::config::encoding::EncodingSpec;
 use crate::config::lmcache::{Adapter, AdapterFields, Dialect};
 use crate::config::native::stack_settings::size;
 use crate::config::value::Value;
@@ -70,6 +71,12 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     spec.chunk_bytes = fields.value("chunk_bytes").as_int().map(i64::cast_unsigned);
+    spec.encoding = EncodingSpec::read(
+        fields.value("encode"),
+        fields.value("decode_keys"),
+        fields.value("encode_bytes"),
+    )
+    .map_err(|what| Error::new(ErrorKind::Invalid, format!("{place}: {what}")))?;
     spec.name = text("name").unwrap_or(spec.name);
     let named = if fields.text("s3_endpoint").is_some() { "s3_endpoint" } else { "bucket" };
     spec.place = format!("{place}: {named}");

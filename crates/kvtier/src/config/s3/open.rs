@@ -94,7 +94,14 @@ impl S3Spec {
 
     /// The tier's settings around a client's. Where the client is another than [`S3Spec::client`]
     /// gives, such as one with another resolver, [`S3Tier::open`] opens the tier.
-    pub fn tier(&self, client: Config) -> TierConfig {
+    ///
+    /// # Errors
+    /// `Invalid`: a key of its encoding that cannot be read.
+    pub fn tier(&self, client: Config) -> Result<TierConfig, Error> {
+        if !self.encoding.is_empty() {
+            let what = "encode: buckets do not encode yet; leave it out";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         let mut config =
             TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
         (config.name, config.capacity_bytes, config.verify) =
@@ -105,11 +112,11 @@ impl S3Spec {
         config.namespace = self.namespace.clone();
         (config.high_mark, config.batch_max, config.compat) =
             (self.high_mark, self.batch_max, self.compat);
-        config.with_policy(self.policy).with_quotas(self.quotas.clone())
+        Ok(config.with_policy(self.policy).with_quotas(self.quotas.clone()))
     }
 
     pub(in crate::config) fn open(&self) -> Result<S3Tier, Error> {
-        S3Tier::open(self.tier(self.client()?))
+        S3Tier::open(self.tier(self.client()?)?)
     }
 
     fn invalid(&self, what: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {

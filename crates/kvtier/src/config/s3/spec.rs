@@ -10,6 +10,8 @@ use kvtier_index::Quotas;
 use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 use kvtier_s3_tier::{Compat, Evictor, Layout, Verify};
 
+use crate::config::encoding::EncodingSpec;
+
 /// Eviction goes down to this share of the cap, where nothing else is said.
 pub(super) const HIGH_MARK: f64 = 0.98;
 /// A batch of victims is at most this share of the cap.
@@ -72,6 +74,8 @@ pub struct S3Spec {
     pub chunk_bytes: Option<u64>,
     /// Whether chunks shorter than full ones are refused, whatever the namespace says.
     pub whole_chunks: bool,
+    /// How chunks are encoded, in layout `kvtier`; by default they are stored as they are.
+    pub encoding: EncodingSpec,
     /// The tier's name.
     pub name: String,
     /// Where the bucket is written, for errors: a file and a setting. Empty where it is not read
@@ -112,6 +116,7 @@ impl S3Spec {
             storage_class: None,
             chunk_bytes: None,
             whole_chunks: false,
+            encoding: EncodingSpec::default(),
             name: "s3".into(),
             place: String::new(),
             namespace: None,

@@ -97,6 +97,9 @@ pub(super) const KEYS: &[Setting] = settings! {
         "storage_class" Name "null" Used "ours: the storage class of chunks (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`; the default is the bucket's; classes that must be restored before they are read (`GLACIER`, `DEEP_ARCHIVE`) are refused";
         "chunk_bytes" Size "null" Used "ours: the size of a full chunk; saves of another size are refused, but for shorter ones if partial chunks are allowed; without it the longest save of a kind counts";
         "deadline_secs" Positive "30" Used "ours: how long an operation may take, retries included";
+        "encode" Encodings "null" Used "ours: in layout `kvtier`: what chunks are encoded with, as in a tier `file`; see ENCODINGS.md";
+        "decode_keys" Keys "null" Used "ours: in a tier that does not encrypt: keys of encrypted chunks that it loads, as in a tier `file`";
+        "encode_bytes" Size "null" Used "ours: memory for chunks that are being encoded or decoded, half for saves and half for loads (256 MiB); allocated when it is first used";
         "name" Name "s3" Used "ours: the tier's name in errors and reports";
     }
 

@@ -113,6 +113,10 @@ pub enum ValueKind {
     Tiers,
     /// True or false, or a mapping of `watermark` and `ratio`.
     Marks,
+    /// A list of encodings.
+    Encodings,
+    /// A list of keys.
+    Keys,
 }
 
 /// The effect of a setting in kvtier.
@@ -256,6 +260,8 @@ impl ValueKind {
             ValueKind::Object => "a mapping",
             ValueKind::Tiers => "a list of tiers",
             ValueKind::Marks => "true or false, or a mapping",
+            ValueKind::Encodings => "a list of encodings",
+            ValueKind::Keys => "a list of keys",
         }
     }
 }

@@ -16,6 +16,12 @@ const COMPAT: &str = "emulates LMCache's eviction exactly: once a second, at `wa
 
 const FAIR: &str = "guarantees each tenant in `quotas` its quota, or its share of the cap where quotas add up to more. When space is short, chunks of tenants above theirs, and of tenants that it does not name, are evicted first";
 
+const ENCODE: &str = "in layout `kvtier`: what chunks are encoded with, in this order: `bf16-split`, `lz4`, `zstd` or `zstd:LEVEL`, `aes-256-gcm`, as names or objects with a `name`. bf16-split takes `dtype`, if the engine declares none; aes-256-gcm takes `key_file` or `key_command`, `key_id` and `old_keys`; see ENCODINGS.md";
+
+const DECODE_KEYS: &str = "in a tier that does not encrypt: keys of encrypted chunks that it loads, as objects of `key_file` or `key_command` and `key_id`";
+
+const ENCODE_BYTES: &str = "memory for chunks that are being encoded or decoded, half for saves and half for loads; allocated when it is first used";
+
 pub(super) const KEYS: &[Setting] = settings! {
     Stack => {
         "tiers" Tiers "" Used "the tiers, fastest first: objects of type `host`, `file`, `gds`, `s3`, `fs`, `fs_native` or `raw_block`";
@@ -56,6 +62,9 @@ pub(super) const KEYS: &[Setting] = settings! {
         "quotas" Object "null" Used QUOTAS;
         "fair" Switch "false" Used FAIR;
         "compat" Marks "false" Used COMPAT;
+        "encode" Encodings "null" Used ENCODE;
+        "decode_keys" Keys "null" Used DECODE_KEYS;
+        "encode_bytes" Size "256MiB" Used ENCODE_BYTES;
         "name" Text "file" Used NAME;
     }
 

@@ -120,7 +120,8 @@ fn check(key: &Setting, raw: &Value) -> Result<Value, String> {
         (ValueKind::Text | ValueKind::Word, Value::Text(_))
         // `Switch` takes a bool alone. `Bool` takes any value, by Python's rules of truth.
         | (ValueKind::Switch, Value::Bool(_))
-        | (ValueKind::Object, Value::Map(_)) => Some(raw.clone()),
+        | (ValueKind::Object, Value::Map(_))
+        | (ValueKind::Encodings | ValueKind::Keys, Value::List(_)) => Some(raw.clone()),
         // LMCache lets this one through.
         (ValueKind::Positive, Value::Bool(true)) if key.name == "num_workers" => {
             Some(Value::Int(1))
