@@ -18,6 +18,7 @@ mod copy;
 mod dir;
 mod disk_space;
 mod doctor;
+mod gen_key;
 mod gen_trace;
 mod help;
 mod interrupt;
@@ -68,6 +69,8 @@ enum Command {
     Sim(sim::SimArgs),
     /// Generates a request trace: chat, agents, or questions about documents.
     GenTrace(gen_trace::GenTraceArgs),
+    /// Makes a key for encryption, in a new file that only its owner can read.
+    GenKey(gen_key::GenKeyArgs),
     /// Measures a tier.
     Bench {
         #[command(subcommand)]
@@ -84,7 +87,7 @@ enum Command {
         command: config::ConfigCommand,
     },
     /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1
-    /// if they do not.
+    /// if they do not. With --encode: which encoding pays on a link.
     Plan(plan::PlanArgs),
     /// Lists the chunks of a directory or bucket: digest, payload bytes, and their metadata.
     Ls(ls::LsArgs),
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Sim(args) => sim::run(&args).map(|()| true),
         Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
+        Command::GenKey(args) => gen_key::run(&args).map(|()| true),
         Command::Bench { command } => bench::run(command).map(|()| true),
         Command::Doctor { command } => doctor::run(&command).map(|()| true),
         Command::Config { command } => config::run(&command),

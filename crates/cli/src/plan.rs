@@ -1,5 +1,10 @@
 //! `kvtier plan`: whether a model's chunks in flight and the host tier fit into memory, and what to
-//! set if not.
+//! set if not. With `--encode`: which encoding pays on a link.
+
+mod coding_rate;
+mod encodings;
+mod link_speed;
+mod sample_data;
 
 use anyhow::Result;
 use kvtier::byte_size::format;
@@ -13,7 +18,7 @@ use crate::json::json;
 #[derive(clap::Args)]
 pub struct PlanArgs {
     /// A model: llama-3.1-8b, qwen3-32b, deepseek-v3, ...
-    #[arg(long, value_name = "PRESET", required_unless_present = "layers")]
+    #[arg(long, value_name = "PRESET", required_unless_present_any = ["layers", "encode"])]
     model: Option<String>,
     /// Layers, instead of a model.
     #[arg(long, requires = "kv_heads", requires = "head_dim", conflicts_with = "model")]
@@ -48,6 +53,8 @@ pub struct PlanArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    encodings: encodings::EncodingArgs,
 }
 
 /// The sum, in bytes.
@@ -92,6 +99,9 @@ impl MemoryPlan {
 
 /// Computes and prints; answers whether it fits.
 pub fn run(args: &PlanArgs) -> Result<bool> {
+    if args.encodings.is_on() {
+        return encodings::run(&args.encodings, dtype(args)?, args.json).map(|()| true);
+    }
     let sum = sum(args)?;
     if args.json {
         crate::stdout::line(&as_json(args, &sum).to_string())?;
@@ -196,13 +206,30 @@ fn geometry(args: &PlanArgs) -> Result<Geometry> {
             );
         }
     };
-    if let Some(name) = &args.dtype {
-        let dtype = DType::from_name(name).or_else(|| DType::from_torch_name(name));
-        geometry = geometry.with_dtype(dtype.ok_or_else(|| {
-            BadInput(format!("--dtype {name:?} is no type; write for example bfloat16"))
-        })?);
+    if let Some(dtype) = named_dtype(args)? {
+        geometry = geometry.with_dtype(dtype);
     }
     Ok(geometry)
+}
+
+/// The type of elements: the one that is named, the model's, or bfloat16.
+fn dtype(args: &PlanArgs) -> Result<DType> {
+    let is_model = args.model.is_some() || args.layers.is_some();
+    let of_model = || is_model.then(|| geometry(args).map(|geometry| geometry.dtype)).transpose();
+    Ok(match named_dtype(args)? {
+        Some(dtype) => dtype,
+        None => of_model()?.unwrap_or(DType::BFloat16),
+    })
+}
+
+fn named_dtype(args: &PlanArgs) -> Result<Option<DType>> {
+    let named = |name: &String| {
+        let dtype = DType::from_name(name).or_else(|| DType::from_torch_name(name));
+        dtype.ok_or_else(|| {
+            BadInput(format!("--dtype {name:?} is no type; write for example bfloat16"))
+        })
+    };
+    Ok(args.dtype.as_ref().map(named).transpose()?)
 }
 
 /// The machine's memory in bytes.

@@ -43,6 +43,7 @@ pub const EXAMPLES: &[Example] = &[
             "kvtier gen-trace agents --out agents.bin.zst",
         ],
     },
+    Example { command: "gen-key", lines: &["kvtier gen-key /etc/kvtier/key-1"] },
     Example { command: "bench", lines: &["kvtier bench file --path /mnt/nvme"] },
     Example {
         command: "bench file",
@@ -80,7 +81,14 @@ pub const EXAMPLES: &[Example] = &[
         lines: &["kvtier config check lmcache.yaml", "kvtier config check kv.toml --json"],
     },
     Example { command: "config explain", lines: &["kvtier config explain max_local_disk_size"] },
-    Example { command: "plan", lines: &["kvtier plan --model llama-3.1-8b --tp 4 --host 64GiB"] },
+    Example {
+        command: "plan",
+        lines: &[
+            "kvtier plan --model llama-3.1-8b --tp 4 --host 64GiB",
+            "kvtier plan --encode --link 10Gbit/s --sample /mnt/nvme/kv",
+            "kvtier plan --encode zstd:1,bf16-split+zstd:1 --link 3.2GB/s",
+        ],
+    },
     Example {
         command: "ls",
         lines: &[

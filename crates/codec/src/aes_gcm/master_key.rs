@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
+use zeroize::Zeroizing;
 
-use super::cipher::{Cipher, KeyLen};
+use super::cipher::{self, Cipher, KeyLen};
 use crate::{Error, ErrorKind};
 
 /// The least bytes of a master key's secret.
@@ -47,6 +48,17 @@ impl MasterKey {
         }
         let secret = Salt::new(HKDF_SHA256, SALT).extract(secret);
         Ok(MasterKey { id, secret, encrypted: AtomicU64::new(0) })
+    }
+
+    /// A secret of `SECRET_LEN_MIN` random bytes for a new key.
+    ///
+    /// # Errors
+    /// `Invalid`: the system makes no random numbers.
+    pub fn random_secret() -> Result<Zeroizing<[u8; SECRET_LEN_MIN]>, Error> {
+        let mut secret = Zeroizing::new([0; SECRET_LEN_MIN]);
+        let filled = aws_lc_rs::rand::fill(&mut *secret);
+        filled.map_err(|_| cipher::library_failed("make a random number"))?;
+        Ok(secret)
     }
 
     /// Continues a count of encrypted chunks from an earlier process.

@@ -2,9 +2,11 @@
 
 mod encryption_key;
 mod key_command;
+mod new_key_file;
 mod read;
 
 pub use encryption_key::{EncryptionKey, KeySource};
+pub use new_key_file::write_new_key_file;
 
 use std::sync::Arc;
 
