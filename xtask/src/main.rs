@@ -47,7 +47,7 @@ use crate::args::Args;
 const USAGE: &str = "\
 Usage: cargo xtask <step> [options]
 
-  ci [--only STEP] [--list]          everything a change must pass, fast checks first
+  ci [--only STEP,...] [--list]      everything a change must pass, fast checks first
   nightly [--only NAME] [--list]     the long checks, each named in docs/TESTING.md
   tidy [--words DIR] [--write-words] sizes, SAFETY notes, links, words; --words lists those to avoid in DIR,
                                      --write-words lowers the budgets in xtask/words.toml

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
@@ -168,11 +169,24 @@ fn processes_of(pid: u32) -> Vec<Process> {
     found
 }
 
+/// The CPU time of what this process started and what has ended.
+pub fn cpu_of_children() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let own = |fields| ticks_of(&stat, fields).unwrap_or_default() as u32;
+    TICK * own(13..15)
+}
+
 /// What `/proc/PID/stat` says; the name in brackets may contain anything.
 fn parse(pid: u32, stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    let ticks = fields.get(11..15)?.iter().filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    Some(Process { pid, parent: fields.get(1)?.parse().ok()?, ticks })
+    let parent = fields.get(1)?.parse().ok()?;
+    Some(Process { pid, parent, ticks: ticks_of(stat, 11..15)? })
+}
+
+/// Fields 11 and 12 after the name are a process's own CPU time, 13 and 14 that of its children that ended.
+fn ticks_of(stat: &str, fields: Range<usize>) -> Option<u64> {
+    let all: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    Some(all.get(fields)?.iter().filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
 }
 
 #[cfg(test)]

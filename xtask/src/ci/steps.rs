@@ -18,31 +18,45 @@ use crate::{
 /// A step of `cargo xtask ci`.
 pub struct Step {
     pub name: &'static str,
+    pub lane: Lane,
     pub run: fn(&mut Run) -> Result<Outcome>,
 }
 
-/// The steps, in their order.
+/// What a step may run beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Nothing.
+    One,
+    /// Steps that wait. It replaces no program that they run: cargo puts programs built with other
+    /// features at the same place.
+    Building,
+    /// Steps that build: it waits much of its time for servers, deadlines or disks, and leaves a
+    /// core idle.
+    Waiting,
+}
+
+/// The steps, in their order. Adjacent steps that build and that wait run beside each other.
 pub const STEPS: &[Step] = &[
-    Step { name: "fmt", run: fmt },
-    Step { name: "tidy", run: tidy },
-    Step { name: "arch", run: arch },
-    Step { name: "deny", run: deny },
-    Step { name: "clippy-all", run: clippy_all },
-    Step { name: "test", run: test },
-    Step { name: "doc", run: doc },
-    Step { name: "features", run: features },
-    Step { name: "alone", run: alone },
-    Step { name: "examples", run: examples },
-    Step { name: "fault-seeds", run: fault_seeds },
-    Step { name: "filesystems", run: filesystems },
-    Step { name: "crashes", run: crashes },
-    Step { name: "real-servers", run: real_servers },
-    Step { name: "cufile", run: cufile },
-    Step { name: "python", run: python },
-    Step { name: "vllm-contract", run: vllm_contract },
-    Step { name: "sglang-contract", run: sglang_contract },
-    Step { name: "shuttle", run: shuttle },
-    Step { name: "fuzz", run: fuzz },
+    Step { name: "fmt", lane: Lane::One, run: fmt },
+    Step { name: "tidy", lane: Lane::One, run: tidy },
+    Step { name: "arch", lane: Lane::One, run: arch },
+    Step { name: "deny", lane: Lane::One, run: deny },
+    Step { name: "clippy-all", lane: Lane::One, run: clippy_all },
+    Step { name: "test", lane: Lane::One, run: test },
+    Step { name: "examples", lane: Lane::One, run: examples },
+    Step { name: "doc", lane: Lane::Building, run: doc },
+    Step { name: "features", lane: Lane::Building, run: features },
+    Step { name: "fuzz", lane: Lane::Building, run: fuzz },
+    Step { name: "filesystems", lane: Lane::Waiting, run: filesystems },
+    Step { name: "crashes", lane: Lane::Waiting, run: crashes },
+    Step { name: "real-servers", lane: Lane::Waiting, run: real_servers },
+    Step { name: "cufile", lane: Lane::Waiting, run: cufile },
+    Step { name: "python", lane: Lane::Waiting, run: python },
+    Step { name: "vllm-contract", lane: Lane::Waiting, run: vllm_contract },
+    Step { name: "sglang-contract", lane: Lane::Waiting, run: sglang_contract },
+    Step { name: "fault-seeds", lane: Lane::One, run: fault_seeds },
+    Step { name: "alone", lane: Lane::One, run: alone },
+    Step { name: "shuttle", lane: Lane::One, run: shuttle },
 ];
 
 /// The seeds that each fault schedule runs for every change.
