@@ -114,7 +114,7 @@ fn every_page_is_checked() {
                 "your-lmcache-bucket.s3.us-west-2.amazonaws.com",
                 "region us-west-2",
                 "prefix kv-cache/",
-                "\"cachegen\" is not supported yet",
+                "\"cachegen\" has no effect here",
                 "storage_backend: a form of earlier versions",
                 "1. host",
                 "layout kvtier",

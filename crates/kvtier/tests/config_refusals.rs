@@ -203,6 +203,43 @@ fn settings_of_a_bucket_warn_where_no_bucket_reads_them() {
 }
 
 #[test]
+fn chunks_that_lmcache_encodes_are_taken_by_our_remote_plugin_alone_and_noted_as_lossy() {
+    let file = plugin("remote_storage_plugins", &["url: fs://h:0/kv"]);
+    let lossy = |text: &str| {
+        lmcache(text).unwrap().notes.iter().any(|note| note.contains("remote_serde: lossy"))
+    };
+    assert!(lossy(&format!("remote_serde: cachegen\n{file}")));
+    assert!(!lossy(&format!("remote_serde: naive\n{file}")));
+    // Chunks of LMCache's own connectors: what kvtier stores there itself is not encoded.
+    for own in [
+        "remote_url: fs://h:0/kv\n",
+        "remote_storage_plugins: [fs]\nextra_config: {fs_base_path: /kv}\n",
+    ] {
+        let said = refused(&format!("remote_serde: cachegen\n{own}"));
+        assert!(said.contains("remote_serde") && said.contains("(lossy)"), "{said}");
+    }
+    let said = refused(&format!("remote_serde: other\n{file}"));
+    assert!(said.contains("remote_serde = \"other\""), "{said}");
+}
+
+#[test]
+fn a_bucket_takes_chunks_of_any_length_if_lmcache_encodes_them() {
+    let bucket = |serde: &str| {
+        let text = format!(
+            "remote_serde: {serde}\n{}  s3_region: r\n  save_chunk_meta: false\n",
+            plugin("remote_storage_plugins", &["url: s3://b"])
+        );
+        match lmcache(&text).unwrap().config.tiers.remove(0) {
+            TierSpec::S3(spec) => (spec.layout, spec.whole_chunks),
+            other => panic!("{other:?}"),
+        }
+    };
+    let layout = kvtier::s3_tier::Layout::Lmcache;
+    assert_eq!(bucket("naive"), (layout, true));
+    assert_eq!(bucket("cachegen"), (layout, false));
+}
+
+#[test]
 fn only_tiers_of_one_list_have_an_order() {
     let tiers = |tiers: &str| plugin("remote_storage_plugins", &[&format!("tiers: [{tiers}]")]);
     let disk = "local_disk: /kv/a\nmax_local_disk_size: 1\n";

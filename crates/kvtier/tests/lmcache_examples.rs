@@ -283,7 +283,9 @@ fn every_page_of_a_bucket_is_read_and_serves() {
         assert_eq!(spec.credentials.is_some(), page.field("aws_access_key_id").is_some(), "{name}");
         if encoded {
             let serde = page.field("remote_serde").unwrap();
-            let says = |note: &String| note.contains(&serde) && note.contains("not supported yet");
+            let says = |note: &String| {
+                note.contains(&serde) && note.contains("stored as they are, exactly")
+            };
             assert!(read.notes.iter().any(says), "{name}: {:?}", read.notes);
         } else {
             assert!(read.notes.is_empty(), "{name}: {:?}", read.notes);

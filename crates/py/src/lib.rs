@@ -5,10 +5,12 @@
 //! queue without waiting (`submission_queue`, `completion_queue`), or through a call that waits (`wait`). Memory
 //! is exchanged by Python's buffer protocol, without a copy (`buffer`, `device`, `borrow`), or
 //! registered once and named by ranges (`region`). `EngineTiers` is the base of the adapters that
-//! run inside an inference engine (`engine`).
+//! run inside an inference engine (`engine`). `CacheGen` reads the containers of LMCache's lossy
+//! encoding (`cachegen`).
 
 mod borrow;
 mod buffer;
+mod cachegen;
 mod catch_panic;
 mod completion_queue;
 mod device;
@@ -47,6 +49,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<py_tiers::Tiers>()?;
     module.add_class::<py_queue::Queue>()?;
     module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;
+    module.add_class::<cachegen::CacheGen>()?;
     #[cfg(feature = "lock-clock")]
     module.add_function(wrap_pyfunction!(gil::seconds_without_gil, module)?)?;
     module.add_class::<region::Region>()?;

@@ -25,7 +25,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", &["kvtier"]),
-    ("py", &["kvtier"]),
+    ("py", &["codec", "kvtier"]),
     ("benches", &["kvtier"]),
     ("testkit", &["core", "key", "mem"]),
     ("fakegpu", &[]),

@@ -121,20 +121,11 @@ impl CacheGen {
     /// of damaged bytes a decode may also give other values.
     pub fn decode(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error> {
         let layout = self.layout(raw.len())?;
-        let container = Container::read(stored)?;
-        let found = container.shape;
-        let expected = ContainerShape {
-            layers: self.shape.layers,
-            tokens: layout.tokens,
-            heads: self.shape.heads,
-            head_size: self.shape.head_size,
-            dtype: found.dtype,
-        };
-        if found != expected || container.bins() != self.bins.most() {
+        let container = self.container(stored)?;
+        if container.shape.tokens != layout.tokens {
             let why = format!(
-                "a CacheGen container of {found:?} and {} bins, not of {expected:?} and {}",
-                container.bins(),
-                self.bins.most(),
+                "a CacheGen container of {} tokens, not of {}",
+                container.shape.tokens, layout.tokens
             );
             return Err(Error::new(ErrorKind::Corrupt, why));
         }
@@ -144,6 +135,33 @@ impl CacheGen {
     /// What a container states about its chunk. Errors: `Corrupt`, it is no container.
     pub fn inspect(stored: &[u8]) -> Result<ContainerShape, Error> {
         Ok(Container::read(stored)?.shape)
+    }
+
+    /// The tokens of a container of this model's data, without decoding it. Errors: `Corrupt`, it
+    /// is no container, or one of another shape or other bins.
+    pub fn tokens(&self, stored: &[u8]) -> Result<usize, Error> {
+        Ok(self.container(stored)?.shape.tokens)
+    }
+
+    /// Reads a container, and checks that it is one of this model's data, of any number of tokens.
+    fn container<'a>(&self, stored: &'a [u8]) -> Result<Container<'a>, Error> {
+        let container = Container::read(stored)?;
+        let found = container.shape;
+        let expected = ContainerShape {
+            layers: self.shape.layers,
+            heads: self.shape.heads,
+            head_size: self.shape.head_size,
+            ..found
+        };
+        if found != expected || container.bins() != self.bins.most() {
+            let why = format!(
+                "a CacheGen container of {found:?} and {} bins, not of {expected:?} and {}",
+                container.bins(),
+                self.bins.most(),
+            );
+            return Err(Error::new(ErrorKind::Corrupt, why));
+        }
+        Ok(container)
     }
 
     fn layout(&self, raw_len: usize) -> Result<ChunkLayout, Error> {

@@ -55,6 +55,8 @@ def of_tokens(start, end):
 class Engine(Case):
     """An engine of LMCache's with our connector, or with its own."""
 
+    model, kv_shape, gpu_class = "org/model", (LAYERS, 2, CHUNK, HEADS, HEAD), Gpu
+
     def engine(self, extra=None, class_name="KvtierRemoteConnector", **settings):
         place = "remote_storage_plugin.kvtier"
         plugin = {f"{place}.module_path": "kvtier.lmcache", f"{place}.class_name": class_name}
@@ -70,11 +72,21 @@ class Engine(Case):
         )
         return self.start(config)
 
-    def start(self, config):
-        metadata = LMCacheMetadata(
-            "org/model", 1, 1, 0, 0, torch.bfloat16, (LAYERS, 2, CHUNK, HEADS, HEAD), chunk_size=CHUNK
+    def theirs(self, meta, **settings):
+        extra = {"remote_storage_plugin.fs.base_path": self.dir, "save_chunk_meta": meta}
+        config = LMCacheEngineConfig.from_defaults(
+            chunk_size=CHUNK,
+            local_cpu=False,
+            max_local_cpu_size=0.05,
+            remote_storage_plugins=["fs"],
+            extra_config=extra,
+            **settings,
         )
-        name, self.gpu = str(uuid.uuid4()), Gpu()
+        return self.start(config)
+
+    def start(self, config):
+        metadata = LMCacheMetadata(self.model, 1, 1, 0, 0, torch.bfloat16, self.kv_shape, chunk_size=CHUNK)
+        name, self.gpu = str(uuid.uuid4()), self.gpu_class()
         engine = LMCacheEngineBuilder.get_or_create(name, config, metadata, self.gpu, lambda *_: None, lambda *_: None)
         engine.post_init()
         self.addCleanup(LMCacheEngineBuilder.destroy, name)
@@ -87,6 +99,12 @@ class Engine(Case):
         while engine.lookup(tokens) < chunks and time.monotonic() < limit:
             time.sleep(0.02)
         self.assertEqual(engine.lookup(tokens), chunks)
+
+    def on_loop(self, engine, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(20)
+
+    def allocated(self):
+        return self.engine_now.storage_manager.allocator_backend.memory_allocator.pin_allocator.num_active_allocations
 
     def whole(self, tokens, wanted):
         there = [True] * wanted + [False] * (len(tokens) - wanted)
@@ -141,18 +159,6 @@ class Remote(Engine):
             self.whole(more, len(more))
             self.stop()
 
-    def theirs(self, meta, **settings):
-        extra = {"remote_storage_plugin.fs.base_path": self.dir, "save_chunk_meta": meta}
-        config = LMCacheEngineConfig.from_defaults(
-            chunk_size=CHUNK,
-            local_cpu=False,
-            max_local_cpu_size=0.05,
-            remote_storage_plugins=["fs"],
-            extra_config=extra,
-            **settings,
-        )
-        return self.start(config)
-
     def test_keys_are_listed_and_removed(self):
         tokens = list(range(3 * CHUNK))
         engine = self.engine(class_name="KvtierConnectorAdapter")
@@ -173,9 +179,6 @@ class Remote(Engine):
         [obj.ref_count_down() for obj in found if obj is not None]
         self.assertEqual(self.on_loop(engine, connector.ping()), 0)
 
-    def on_loop(self, engine, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(20)
-
     def test_the_engines_memory_is_returned(self):
         tokens = list(range(4 * CHUNK))
         self.engine_now = self.engine()
@@ -183,9 +186,6 @@ class Remote(Engine):
         for _ in range(3):
             self.whole(tokens, len(tokens))
         self.assertEqual(self.allocated(), 0)
-
-    def allocated(self):
-        return self.engine_now.storage_manager.allocator_backend.memory_allocator.pin_allocator.num_active_allocations
 
     def test_a_cancelled_call_returns_its_memory(self):
         tokens = list(range(2 * CHUNK + 5))

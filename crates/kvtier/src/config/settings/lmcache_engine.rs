@@ -18,7 +18,7 @@ pub(super) const KEYS: &[Setting] = settings! {
         "local_disk_path_sharding" Text "by_gpu" Used "`by_gpu`, the only one: the device's number chooses the directory";
         "max_local_disk_size" Float "0.0" Used "the file tier's cap in GiB";
         "remote_url" Text "null" Used "`s3://...`: a bucket; `fs://host:port/path`: a directory";
-        "remote_serde" Text "naive" Used "`naive`, the only one: chunks are stored as they are";
+        "remote_serde" Text "naive" Used "`naive`: chunks are stored as they are; `cachegen`, lossy: LMCache encodes them in front of kvtier's connector";
         "use_layerwise" Bool "false" Refused "chunks of single layers need the keys that only the engine can make";
         "save_decode_cache" Bool "false" Engine "which chunks are saved";
         "pre_caching_hash_algorithm" Text "builtin" Engine "how chunks are named";

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.exceptions import IrrecoverableException
-from lmcache.v1.memory_management import MemoryObj
+from lmcache.v1.memory_management import BytesBufferMemoryObj, MemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.protocol import RemoteMetadata
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext, extract_plugin_type
@@ -18,7 +18,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from .. import _log, _native, errors
 from .._aio import AsyncQueue
 from .._log import logger
-from . import _extra_config, _hash_check
+from . import _cachegen, _extra_config, _hash_check
 from ._references import MaybeObjs, release, released_unless_done
 
 _log.follow_lmcache()
@@ -29,6 +29,8 @@ Objs = list[MemoryObj]
 Bufs = list[Any]
 Lens = list[int]
 Names = list[str]
+Read = list[Optional[bytearray]]
+Containers = list[Optional[memoryview]]
 
 # The settings below `remote_storage_plugin.<name>`, including those that LMCache reads itself.
 SETTINGS = ("module_path", "class_name", "tiers", "url", "metrics")
@@ -76,7 +78,9 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 self.save_chunk_meta = False
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
-            partial = bool(config.save_unfull_chunk or self.save_chunk_meta)
+            self._cachegen = _cachegen.open_reader(config, metadata)
+            # The length of an encoded chunk depends on its data.
+            partial = bool(config.save_unfull_chunk or self.save_chunk_meta or self._cachegen)
             chunk_bytes = int(self.full_chunk_size_bytes)
             self._tiers = _native.Tiers(
                 {"engine": _settings(config, name, chunk_bytes)},
@@ -120,7 +124,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: Keys) -> Objs:
         """Loads the chunks before the first miss, in the order of the keys."""
-        found = await self._get(keys, prefetch=True)
+        found = await (self._get(keys, prefetch=True) if self._cachegen is None else self._get_decoded(keys))
         first_miss = next((at for at, obj in enumerate(found) if obj is None), len(found))
         release(found[first_miss:])
         return [obj for obj in found[:first_miss] if obj is not None]
@@ -164,7 +168,8 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
             self._queue = None
 
     def __repr__(self) -> str:
-        return f"<KvtierRemoteConnector over {self._tiers.name!r}>"
+        encoded = "" if self._cachegen is None else ", chunks encoded with CacheGen (lossy)"
+        return f"<KvtierRemoteConnector over {self._tiers.name!r}{encoded}>"
 
     def _async_queue(self) -> AsyncQueue:
         """Creates the queue on first use, since LMCache's loop does not run yet when the connector is created."""
@@ -191,6 +196,10 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return await asyncio.shield(completion)
 
     async def _get(self, keys: Keys, prefetch: bool = False) -> MaybeObjs:
+        if self._cachegen is not None:
+            # LMCache's deserializer decodes them.
+            containers = await self._get_containers(keys, prefetch)
+            return [None if found is None else BytesBufferMemoryObj(found) for found in containers]
         if self.save_chunk_meta:
             return await self._get_with_headers(keys, prefetch)
         objs: MaybeObjs = []
@@ -277,15 +286,61 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     async def _get_odd(
         self, keys: Keys, lens: Lens, prefetch: bool
     ) -> MaybeObjs:
-        whole = [bytearray(stored_len) for stored_len in lens]
-        queue = self._async_queue()
-        error, found = await queue.completion(queue.native.load(_names(keys), whole, prefetch=prefetch))
-        _log.batch_error("load", error)
         objs: MaybeObjs = []
         with released_unless_done(objs):
-            for read, answer in zip(whole, found):
-                objs.append(self._from_bytes(read) if answer >= 0 else None)
+            for read in await self._load_bytes(keys, lens, prefetch):
+                objs.append(None if read is None else self._from_bytes(read))
         return objs
+
+    async def _load_bytes(self, keys: Keys, lens: Lens, prefetch: bool) -> Read:
+        """Loads chunks of these lengths into temporary memory."""
+        whole = [bytearray(stored_len) for stored_len in lens]
+        queue = self._async_queue()
+        error, answers = await queue.completion(queue.native.load(_names(keys), whole, prefetch=prefetch))
+        _log.batch_error("load", error)
+        return [read if answer >= 0 else None for read, answer in zip(whole, answers)]
+
+    async def _get_containers(self, keys: Keys, prefetch: bool) -> Containers:
+        """Loads chunks that LMCache encoded."""
+        reader, header_bytes = self._cachegen, self.remote_metadata_bytes if self.save_chunk_meta else 0
+        assert reader is not None
+        stored = await self._lookup(keys, hold=True)
+        at = [n for n, stored_len in enumerate(stored) if header_bytes < stored_len <= header_bytes + reader.bytes_max]
+        found: Containers = [None] * len(keys)
+        for n, read in zip(at, await self._load_bytes([keys[n] for n in at], [stored[n] for n in at], prefetch)):
+            if read is not None:
+                header = _header(read[:header_bytes]) if header_bytes else None
+                found[n] = _cachegen.container(read, header, header_bytes, reader)
+        return found
+
+    async def _get_decoded(self, keys: Keys) -> MaybeObjs:
+        """Loads chunks that LMCache encoded, and decodes them up to the first miss: what LMCache loads ahead it does not decode itself."""
+        objs: MaybeObjs = []
+        with released_unless_done(objs):
+            for found in await self._get_containers(keys, prefetch=True):
+                obj = None if found is None else await self._decoded(found)
+                if obj is None:
+                    break
+                objs.append(obj)
+        return objs
+
+    async def _decoded(self, container: memoryview) -> Optional[MemoryObj]:
+        reader = self._cachegen
+        assert reader is not None
+        shapes = [_cachegen.shape(self.meta_shapes[0], reader.tokens(container))]
+        obj = self.local_cpu_backend.allocate(shapes, self.meta_dtypes, self.meta_fmt)
+        if obj is None:
+            return None
+        objs: MaybeObjs = [obj]
+        with released_unless_done(objs):
+            work = asyncio.get_running_loop().run_in_executor(None, reader.decode, container, obj.byte_array)
+            try:
+                await self._keep_until(work, [obj])
+            except ValueError as e:
+                logger.warning("load: %s", e)
+                obj.ref_count_down()
+                return None
+        return obj
 
     def _from_bytes(self, read: bytearray) -> Optional[MemoryObj]:
         metadata = _header(read[: self.remote_metadata_bytes])
@@ -349,13 +404,15 @@ def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[
             )
         # LMCache's own default for a bucket, whose objects have no headers.
         extra.setdefault("save_chunk_meta", False)
-        # The model defines the length of a full chunk, so that even a first save of another length is refused.
-        extra.setdefault("chunk_bytes", chunk_bytes)
+        if not _cachegen.is_set(config):
+            # The model defines the length of a full chunk, so that even a first save of another length is refused.
+            extra.setdefault("chunk_bytes", chunk_bytes)
     return {
         "remote_storage_plugins": [name],
         "extra_config": extra,
         "blocking_timeout_secs": config.blocking_timeout_secs,
         "save_unfull_chunk": bool(config.save_unfull_chunk),
+        "remote_serde": _cachegen.NAME if _cachegen.is_set(config) else "naive",
     }
 
 

@@ -53,7 +53,7 @@ impl LmcacheConfig {
         reading.overrides(inputs);
         reading.config.complete()?;
         reading.config.note_unknown_extras();
-        reading.config.note_unencoded();
+        reading.config.note_serde();
         reading.refuse_unknown_storage(inputs);
         if reading.faults.is_empty() {
             Ok(reading.config)
@@ -62,13 +62,22 @@ impl LmcacheConfig {
         }
     }
 
-    fn note_unencoded(&mut self) {
-        let Some(serde) = self.unsupported_serde().filter(|_| self.is_ported()) else { return };
-        let text = format!(
-            "{} is not supported yet: chunks are stored as they are, without encoding, under kvtier's own names, which no LMCache reads as \
-             encoded; write naive for LMCache's names",
-            serde.value
-        );
+    /// Notes that `remote_serde` loses precision, or that it has no effect here.
+    fn note_serde(&mut self) {
+        let Some(serde) = self.unsupported_serde() else { return };
+        let text = if plugins::gets_encoded_chunks(self) {
+            "lossy: LMCache quantises keys and values before it passes them to kvtier, so loaded chunks differ from what the model computed; \
+             write naive for exact bytes"
+                .to_owned()
+        } else if self.is_ported() {
+            format!(
+                "{} has no effect here: chunks are stored as they are, exactly, under kvtier's own names, which no LMCache reads as encoded; \
+                 write naive for LMCache's names",
+                serde.value
+            )
+        } else {
+            return;
+        };
         let source = serde.source.clone();
         self.note("remote_serde", source, text);
     }

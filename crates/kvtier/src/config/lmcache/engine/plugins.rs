@@ -11,6 +11,9 @@ use crate::config::{Config, TierSpec, native, settings, suggest};
 const KINDS: [(&str, &str); 2] =
     [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
 
+/// The value of `remote_serde` for LMCache's CacheGen, which is lossy.
+const CACHEGEN: &str = "cachegen";
+
 /// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form,
 /// `<kind>.<name>.url`, as `remote_url` has it, or `storage_plugin.<name>.gds_path`, as the setting
 /// of that name has it), and of LMCache's own `fs` remotes.
@@ -109,6 +112,16 @@ pub(super) fn has_gds_path(config: &LmcacheConfig) -> bool {
 pub(super) fn has_bucket(config: &LmcacheConfig) -> bool {
     let remote = config.value("remote_url").as_text().unwrap_or_default();
     urls(config).chain([remote]).any(|url| url.starts_with("s3://"))
+}
+
+/// Whether LMCache encodes chunks with CacheGen before it passes them to kvtier: a plugin of ours is
+/// the only remote store.
+pub(super) fn gets_encoded_chunks(config: &LmcacheConfig) -> bool {
+    let is_ours = |name| is_us(config.extra(&format!("remote_storage_plugin.{name}.module_path")));
+    config.value("remote_serde").as_text() == Some(CACHEGEN)
+        && !config.value("remote_url").is_truthy()
+        && names(config, "remote_storage_plugins").next().is_some()
+        && names(config, "remote_storage_plugins").all(is_ours)
 }
 
 /// The URLs of kvtier's plugins.

@@ -4,7 +4,7 @@
 use kvtier_core::{Error, ErrorKind};
 
 use super::effective_settings::{EffectiveSetting, LmcacheConfig};
-use super::unknown;
+use super::{plugins, unknown};
 use crate::config::Config;
 #[cfg(feature = "s3")]
 use crate::config::TierSpec;
@@ -30,9 +30,12 @@ impl LmcacheConfig {
             // would be wrong bytes.
             _ if name == "remote_serde"
                 && !self.is_ported()
+                && !plugins::gets_encoded_chunks(self)
                 && self.unsupported_serde().is_some() =>
             {
-                "LMCache's encodings are not supported yet; write naive, or leave it out".into()
+                "LMCache encodes cachegen (lossy) itself, in front of kvtier's connector: name the store by remote_storage_plugin.NAME.url or \
+                 .tiers with KvtierRemoteConnector; or write naive, or leave it out"
+                    .into()
             }
             _ => return Ok(()),
         };

@@ -101,7 +101,9 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierS
         spec.layout = layout(config, spec.layout)?;
         spec.place = place(config, name);
         // Objects under LMCache's names are full chunks.
-        spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true);
+        // An encoded chunk has any length.
+        spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true)
+            && !is_encoded_by_lmcache(config);
         let secs = config
             .value("blocking_timeout_secs")
             .as_int()
@@ -115,6 +117,12 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierS
     Ok(tier)
 }
 
+/// Whether LMCache encodes the chunks: any other encoding was refused before tiers were planned.
+#[cfg(feature = "s3")]
+fn is_encoded_by_lmcache(config: &LmcacheConfig) -> bool {
+    config.unsupported_serde().is_some() && !config.is_ported()
+}
+
 /// LMCache's own layout, unless another is written or the file names an encoding for which there is
 /// no codec: then other nodes would read what is stored under LMCache's names as encoded.
 #[cfg(feature = "s3")]
@@ -124,12 +132,13 @@ fn layout(
 ) -> Result<kvtier_s3_tier::Layout, Error> {
     use kvtier_s3_tier::Layout;
     let is_written = config.extra("layout").is_some();
-    if config.unsupported_serde().is_none() {
+    if config.unsupported_serde().is_none() || is_encoded_by_lmcache(config) {
         return Ok(if is_written { written } else { Layout::Lmcache });
     }
     // The names promise encoded bytes to other nodes. Plain bytes under them would be wrong ones.
     if is_written && written != Layout::Kvtier {
-        let what = "LMCache's encodings are not supported yet, and layout is LMCache's; write naive, or leave layout out";
+        let what = "kvtier stores chunks as they are here, and layout is LMCache's, where other nodes expect encoded ones; write naive, or \
+                    leave layout out";
         return Err(config.unsupported("remote_serde", what));
     }
     Ok(Layout::Kvtier)

@@ -97,7 +97,11 @@ impl LmcacheConfig {
             (Role::Used, "blocking_timeout_secs") if urls().all(str::is_empty) => {
                 idle("there is no remote_url, nor a plugin's url")
             }
-            (Role::Used, "remote_serde") if remote.is_empty() => idle("there is no remote_url"),
+            (Role::Used, "remote_serde")
+                if remote.is_empty() && !plugins::gets_encoded_chunks(self) =>
+            {
+                idle("there is no remote_url, nor a remote plugin of kvtier's")
+            }
             (Role::Used, name)
                 if (name.starts_with("s3_") || key.section == settings::Section::Of("s3"))
                     && !urls().any(|url| url.starts_with("s3://")) =>
