@@ -1,5 +1,7 @@
 //! The arguments of jobs, as the adapters of engines pass them.
 
+use std::sync::Arc;
+
 use kvtier::core::Digest;
 use pyo3::Borrowed;
 use pyo3::prelude::*;
@@ -60,6 +62,8 @@ pub struct JobArgs {
     pub pieces: Vec<Piece>,
     /// The position of each chunk's end in its request, in tokens.
     pub ends: Vec<Option<u64>>,
+    /// The atomic set of each chunk; none if the chunks are independent of each other.
+    pub sets: Vec<Arc<[Digest]>>,
 }
 
 impl JobArgs {
@@ -104,6 +108,6 @@ impl RowJobArgs {
         let piece =
             |offset: usize| Piece { address: region.address().saturating_add(offset), bytes };
         let pieces = self.offsets.into_iter().map(piece).collect();
-        JobArgs { job: self.job, names: self.names, pieces, ends: self.ends }
+        JobArgs { job: self.job, names: self.names, pieces, ends: self.ends, sets: Vec::new() }
     }
 }

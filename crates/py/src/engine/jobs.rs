@@ -38,6 +38,8 @@ pub struct JobChunk<M> {
     pub group: u32,
     /// The number of chunks before it in its group of its request; `None` if unknown.
     pub depth: Option<u32>,
+    /// The atomic set that it is saved as a part of.
+    pub set: Option<Arc<[Digest]>>,
     pub memory: Vec<M>,
 }
 
@@ -319,9 +321,23 @@ pub async fn save(
 type RunDone<O, T> = Vec<(usize, kvtier::core::Done<O, T>)>;
 
 async fn save_run(store: &Store, start: &JobStart, run: Run<View>) -> RunDone<Save, Saved> {
-    let places: Vec<usize> = run.chunks.iter().map(|chunk| chunk.at).collect();
-    let ops = run.chunks.into_iter().map(|chunk| Save { key: chunk.key, from: chunk.memory });
     let ctx = ctx(store, start, Class::Write, run.chain);
+    if run.chunks.iter().all(|chunk| chunk.set.is_none()) {
+        return save_chunks(store, ctx, run.chunks).await;
+    }
+    // A batch of a tier is a part of one atomic set, so each chunk is a batch of its own.
+    let keys: Vec<Digest> = run.chunks.iter().map(|chunk| *chunk.key.digest()).collect();
+    let saves = run.chunks.into_iter().enumerate().map(|(at, chunk)| {
+        let part = ctx.for_part(&keys, &[at]);
+        let part = chunk.set.iter().map(Arc::clone).fold(part, Ctx::with_atomic_set);
+        save_chunks(store, part, vec![chunk])
+    });
+    join_all(saves.collect()).await.into_iter().flatten().collect()
+}
+
+async fn save_chunks(store: &Store, ctx: Ctx, chunks: Vec<JobChunk<View>>) -> RunDone<Save, Saved> {
+    let places: Vec<usize> = chunks.iter().map(|chunk| chunk.at).collect();
+    let ops = chunks.into_iter().map(|chunk| Save { key: chunk.key, from: chunk.memory });
     places.into_iter().zip(store.tier().save_waiting(&ctx, ops.collect()).await).collect()
 }
 

@@ -9,7 +9,7 @@ pub async fn join_all<T>(futures: Vec<impl Future<Output = T> + Send>) -> Vec<T>
     let mut running: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<T>> = running.iter().map(|_| None).collect();
     poll_fn(|context| {
-        // All are polled for each wake-up. A job has few runs, and mostly one.
+        // All are polled for each wake-up: the runs of a job, mostly one, or the pages of a call.
         for (future, output) in running.iter_mut().zip(&mut outputs) {
             // A future that is ready must not be polled again.
             if output.is_none()

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvtier::core::{Class, Ctx, Hint, Hold, Key, LookedUp, Mode, Presence, TierExt};
+use kvtier::core::{Class, Ctx, Digest, Hint, Hold, Key, LookedUp, Mode, Presence, TierExt};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -99,15 +99,18 @@ impl EnginePool {
         self.found(py, &names, Mode::Each)
     }
 
-    /// Saves pages from the registered memory, or from `memory`.
-    #[pyo3(signature = (pages, memory=Vec::new()))]
+    /// Saves pages from the registered memory, or from `memory`. A page and the pages of the same
+    /// name of the pools `together` are one atomic set: all of them are hits, or none is.
+    #[pyo3(signature = (pages, memory=Vec::new(), together=Vec::new()))]
     fn save(
         &self,
         py: Python<'_>,
         pages: PageArgs,
         memory: Vec<PyRef<'_, Region>>,
+        together: Vec<PyRef<'_, EnginePool>>,
     ) -> PyResult<PyTransfer> {
-        self.transfer(py, PoolCall { pages, memory: &memory, is_load: false })
+        let sets = self.sets(&pages.names, &together);
+        self.transfer(py, PoolCall { pages, sets, memory: &memory, is_load: false })
     }
 
     /// Loads pages into the registered memory, or into `memory`.
@@ -118,7 +121,7 @@ impl EnginePool {
         pages: PageArgs,
         memory: Vec<PyRef<'_, Region>>,
     ) -> PyResult<PyTransfer> {
-        self.transfer(py, PoolCall { pages, memory: &memory, is_load: true })
+        self.transfer(py, PoolCall { pages, sets: Vec::new(), memory: &memory, is_load: true })
     }
 
     /// Deletes pages. Returns how many were there.
@@ -155,6 +158,19 @@ impl EnginePool {
 
     fn key(&self, name: &PageName) -> Option<EngineKey> {
         self.keys.key(&self.tenant, &name.0.0).ok()
+    }
+
+    /// The atomic set of each page with those of other pools; none without other pools.
+    fn sets(&self, names: &[PageName], together: &[PyRef<'_, Self>]) -> Vec<Arc<[Digest]>> {
+        if together.is_empty() {
+            return Vec::new();
+        }
+        let digest = |pool: &Self, name| Some(*pool.key(name)?.key.digest());
+        let others = |name| together.iter().filter_map(move |pool| digest(pool, name));
+        names
+            .iter()
+            .map(|name| digest(self, name).into_iter().chain(others(name)).collect())
+            .collect()
     }
 
     /// Calls `work` with the open tiers, and forgets them without the GIL: this may be their last
@@ -290,7 +306,7 @@ impl EnginePool {
         open: &OpenEngine,
         call: PoolCall<'_, '_>,
     ) -> PyResult<PyTransfer> {
-        let PoolCall { pages, memory, is_load } = call;
+        let PoolCall { pages, sets, memory, is_load } = call;
         buffer::release_returned(py);
         let (job, mut registered) = {
             let mut state = open.state();
@@ -300,6 +316,7 @@ impl EnginePool {
             Arc::make_mut(&mut registered).add(region.exported()?);
         }
         let (request, args) = self.job(job, pages)?;
+        let args = JobArgs { sets, ..args };
         let work = open.work(args, request, registered)?;
         let call = Call { state: Arc::clone(&open.state), job, borrow: work.borrow.clone() };
         if is_load {
@@ -348,6 +365,7 @@ impl EnginePool {
                 .zip(bytes)
                 .map(|(address, bytes)| Piece { address, bytes })
                 .collect(),
+            sets: Vec::new(),
         };
         Ok((request, args))
     }
@@ -356,6 +374,8 @@ impl EnginePool {
 /// A call that moves pages, from or to the registered memory or `memory`.
 struct PoolCall<'a, 'py> {
     pages: PageArgs,
+    /// The atomic set of each page; none if the pages are independent of each other.
+    sets: Vec<Arc<[Digest]>>,
     memory: &'a [PyRef<'py, Region>],
     is_load: bool,
 }

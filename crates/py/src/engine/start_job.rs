@@ -101,7 +101,8 @@ impl JobWork {
                     // chain.
                     let end = self.args.ends.get(at).copied().flatten();
                     let depth = self.request.keys.depth(group, end);
-                    chunks.valid.push(JobChunk { at, key, group, depth, memory });
+                    let set = self.args.sets.get(at).cloned();
+                    chunks.valid.push(JobChunk { at, key, group, depth, set, memory });
                 }
                 Err(text) => _ = chunks.invalid.get_or_insert(text),
             }

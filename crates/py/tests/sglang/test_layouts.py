@@ -173,7 +173,7 @@ class OtherPools(Case):
                 backend = self.open(pools={"swa": pool})
                 fill(pool, 3, 1)
                 before = read(pool, 3)
-                move = lambda page: [Transfer("swa", indices([page]), keys=[key(1)], hit_policy=Policy.ALL_PAGES)]
+                move = lambda page: [Transfer("swa", indices([page]), keys=[key(1)], hit_policy=Policy.TRAILING_PAGES)]
                 self.assertEqual(backend.batch_set_v2(move(3)), {"swa": [True]})
                 self.assertEqual(backend.batch_get_v2(move(8)), {"swa": [True]})
                 self.assertEqual(read(pool, 8), before)

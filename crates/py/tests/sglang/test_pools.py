@@ -3,39 +3,15 @@
 import itertools
 import random
 
-from host_pools import TOKENS, fill, indexer_pool, indices, logical_pool, mamba_pool, mha_pool, mla_pool, read, window_pool
-from scene import KV, Case, Policy, Transfer, key, keys
+from host_pools import TOKENS, indexer_pool, indices, logical_pool, mha_pool, mla_pool, read
+from hybrid_case import HybridCase, all_pages, trailing
+from scene import KV, Policy, Transfer, key, keys
 
 
-def all_pages(name):
-    return Transfer(name, hit_policy=Policy.ALL_PAGES)
-
-
-def trailing(name, window=1):
-    return Transfer(name, hit_policy=Policy.TRAILING_PAGES, keys=[""] * window)
-
-
-class Pools(Case):
-    def setUp(self):
-        super().setUp()
-        self.pools = {"indexer": indexer_pool(), "mamba": mamba_pool(), "swa": window_pool()}
-        self.tokens = {"mamba": 1}
-
-    def open_hybrid(self, **change):
-        return self.open(mla_pool(), pools=self.pools, is_mla_model=True, **change)
-
-    def store_pool(self, backend, name, numbers):
-        tokens = self.tokens.get(name, TOKENS)
-        for n in numbers:
-            fill(self.pools[name], n, n, tokens)
-        return backend.batch_set_v2([Transfer(name, indices(numbers, tokens), keys=keys(numbers))])
-
-    def hits(self, backend, count, *transfers):
-        found = backend.batch_exists_v2(keys(range(count)), list(transfers))
-        return found.kv_hit_pages, {str(name): n for name, n in found.extra_pool_hit_pages.items()}, found.restorable_prefix_pages
-
+class Pools(HybridCase):
     def test_bytes_of_every_pool(self):
         backend = self.open_hybrid()
+        self.store(backend, [3, 1, 4])
         for name, pool in self.pools.items():
             tokens = self.tokens.get(name, TOKENS)
             self.assertEqual(self.store_pool(backend, name, [3, 1, 4]), {name: [True] * 3})
@@ -93,7 +69,7 @@ class Pools(Case):
         self.assertEqual(backend.batch_set_v1(keys(range(3)), indices(range(3))), [True] * 3)
         self.assertEqual(backend.batch_get_v1(keys(range(3)), indices(range(3))), [True] * 3)
         self.assertEqual(backend.batch_exists(keys(range(3))), 0)
-        self.store_pool(backend, "swa", [0, 1])
+        self.store_pool(backend, "swa", [0, 1], Policy.ALL_PAGES)
         self.assertEqual(self.hits(backend, 3, all_pages("swa")), (2, {"kv": 3, "swa": 2}, [1, 2]))
 
     def test_a_pool_without_pages_needs_the_calls_without_copies(self):

@@ -128,9 +128,9 @@ class HostPool:
         """Loads pages into the pool's memory."""
         return self._transfer(keys, indices, chain, lambda shard: shard.load)
 
-    def save(self, keys: Sequence[str], indices: Any, chain: Chain) -> Moved:
-        """Saves pages from the pool's memory."""
-        return self._transfer(keys, indices, chain, lambda shard: shard.save)
+    def save(self, keys: Sequence[str], indices: Any, chain: Chain, together: Sequence[_native.EnginePool] = ()) -> Moved:
+        """Saves pages from the pool's memory. Each is one atomic set with the pages of its name of the pools ``together``."""
+        return self._transfer(keys, indices, chain, lambda shard: lambda pages: shard.save(pages, (), together))
 
     def _transfer(self, keys: Sequence[str], indices: Any, chain: Chain, call: Callable[[_native.EnginePool], Any]) -> Moved:
         moved = Moved([True] * len(keys))

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransfer, PoolTransferResult
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransfer, PoolTransferResult
 
 from .. import _engine, _log, _native
 from . import _host_memory, _pool_hits, _stats
@@ -35,6 +35,8 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         self._stats = _stats.Stats(bool(storage_config.enable_storage_metrics))
         self._pools: dict[str, HostPool] = {}
         self._registering = threading.Lock()
+        # The names of pools without whose page a page of the KV is of no use.
+        self._needed: frozenset[str] = frozenset()
         self._is_closed = False
         self._clearing_lock = threading.Lock()
         self._clearing: Optional[concurrent.futures.Future[int]] = None
@@ -118,6 +120,9 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         return {one.name: self._load(one.name, one.keys or [], one.host_indices, Chain()) for one in transfers}
 
     def batch_set_v2(self, transfers: list[PoolTransfer], extra_info: Any = None) -> dict[str, list[bool]]:
+        # SGLang states the policy with each transfer, and stores these pools before the KV.
+        with self._registering:
+            self._needed |= {str(one.name) for one in transfers if one.hit_policy == PoolHitPolicy.ALL_PAGES and str(one.name) != PoolName.KV}
         return {one.name: self._save(one.name, one.keys or [], one.host_indices, Chain()) for one in transfers}
 
     def _load(self, name: Any, keys: list[str], indices: Any, chain: Chain) -> list[bool]:
@@ -130,9 +135,23 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         def save(pool: HostPool) -> Moved:
             # Another rank writes the same bytes, or there are none.
             is_elsewhere = pool.is_logical or not pool.is_writer
-            return Moved([True] * len(keys)) if is_elsewhere else pool.save(keys, indices, chain)
+            return Moved([True] * len(keys)) if is_elsewhere else pool.save(keys, indices, chain, self._together(name))
 
         return self._move("store", name, len(keys), save)
+
+    def _together(self, name: Any) -> list[_native.EnginePool]:
+        """The pools whose pages form atomic sets with those of this pool. Pools of which a prefix needs the last pages only are not among them: a page
+        of the KV is of use without theirs."""
+        needed, kv = self._needed, str(PoolName.KV)
+        if not needed or str(name) not in needed | {kv}:
+            return []
+        found = []
+        for one in sorted(needed | {kv}):
+            pool = self._pools.get(one)
+            # Pages of another rank, which this process does not store, make no set here.
+            if pool is not None and pool.is_writer:
+                found.extend([pool.flat] if one == kv and pool.flat is not None and not self._settings.is_zero_copy else pool.shards)
+        return found
 
     def _move(self, what: str, name: Any, count: int, move: Callable[[HostPool], Moved]) -> list[bool]:
         """Moves pages. Of a call that fails as a whole no page was moved."""
@@ -186,7 +205,7 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         regions = [_native.Region(_host_memory.as_buffer(tensor)) for tensor in tensors]
         pages = (keys, [region.address for region in regions], [len(region) for region in regions], None, None)
         try:
-            moved.add((pool.flat.load if is_load else pool.flat.save)(pages, regions))
+            moved.add(pool.flat.load(pages, regions) if is_load else pool.flat.save(pages, regions, self._together(PoolName.KV)))
         finally:
             # A save that a medium still reads keeps its tensor until then.
             for region in regions:
