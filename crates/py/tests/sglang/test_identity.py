@@ -5,7 +5,7 @@ from unittest import mock
 
 from host_pools import TOKENS, indexer_pool, mamba_pool, mha_pool, mla_pool, window_pool
 from real_sglang import torch
-from scene import Case, config
+from scene import Case, config, keys
 
 from kvtier.sglang import _host_memory, _identity
 from kvtier.sglang import _versions as versions
@@ -151,10 +151,15 @@ class Fields(Case):
         with mock.patch.object(versions, "release", lambda: "0.5.24"):
             self.assertNotEqual(texts(), base)
 
-    def test_data_parallel_ranks_share_if_the_operator_says_so(self):
+    def test_data_parallel_ranks_share_unless_the_operator_says_no(self):
         share = _identity.Names(None, True)
         self.assertEqual(texts(names=share, dp_rank=1), texts(names=share))
         self.assertNotEqual(texts(names=share), texts())
+        for params, found in (({}, 1), ({"share_data_parallel": False}, 0)):
+            first, second = (self.open(params={"weights": str(found), **params}, dp_rank=rank) for rank in (0, 1))
+            self.store(first, [5])
+            self.eventually(lambda: second.batch_exists(keys([5])) == found)
+            self.assertEqual(second.batch_exists(keys([5])), found)
 
     def test_the_number_of_pages_and_their_addresses_change_nothing(self):
         self.assertEqual(texts(mha_pool()), texts(mha_pool(page_num=16, size=64)))

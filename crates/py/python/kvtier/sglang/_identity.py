@@ -130,6 +130,7 @@ def fields(config: Any, names: Names, pool_name: str, pages: PageMap, shard: Sha
         "dcp": {"rank": config.dcp_rank, "size": config.dcp_size, "tp_size": config.tp_size if config.dcp_size > 1 else None},
         "pp": {"rank": config.pp_rank, "size": config.pp_size},
         "cp": {"rank": config.attn_cp_rank, "size": config.attn_cp_size},
+        # Ranks of data parallelism have the same weights and shards, and other requests: by themselves their pages have the same bytes.
         "dp": None if names.share_data_parallel else config.dp_rank,
     }
 

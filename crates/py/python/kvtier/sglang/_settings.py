@@ -46,7 +46,7 @@ class Settings:
         """
         unknown = {name: value for name, value in given.items() if name not in PARAMS and name not in OF_SGLANG}
         _engine.check_params(WHERE, unknown, (*PARAMS, *OF_SGLANG))
-        weights, share = given.get("weights"), given.get("share_data_parallel", False)
+        weights, share = given.get("weights"), given.get("share_data_parallel", True)
         if weights is not None and not isinstance(weights, str):
             raise ValueError(f"{WHERE}: weights = {weights!r}: write a text that names the model's weights, such as a revision")
         if not isinstance(share, bool):

@@ -21,7 +21,7 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
 
     Its parameters are in ``extra_config``, beside SGLang's own: ``tiers`` is a list of kvtier's specs, the fastest first; ``config`` is the path of
     a configuration file instead. A call ends at the latest after ``timeout_seconds``, with the pages that were moved until then. ``weights`` names
-    the model's weights: engines with other weights do not share pages. With ``share_data_parallel``, data-parallel ranks do. ``metrics`` is the
+    the model's weights: engines with other weights do not share pages. With ``share_data_parallel: false`` neither do the ranks of data parallelism. ``metrics`` is the
     address of a Prometheus endpoint.
 
     No call raises after the start: what fails is a miss or a page that was not stored, and SGLang computes it.
