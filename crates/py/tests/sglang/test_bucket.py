@@ -74,8 +74,9 @@ class Bucket(Case):
     def test_a_bucket_without_names_is_not_cleared_and_the_answer_says_so(self):
         backend = self.open(tiers=[self.server.spec()])
         self.store(backend, range(3))
-        with self.assertLogs("kvtier", "WARNING"):
+        with self.assertLogs("kvtier", "WARNING") as logged:
             self.assertFalse(backend.clear())
+        self.assertIn('restart SGLang with another "weights"', logged.output[0])
         self.assertEqual(backend.batch_exists(keys(range(3))), 3)
         named = self.open(tiers=[self.server.spec(layout="lmcache-mp")])
         self.store(named, range(3))

@@ -245,7 +245,13 @@ class KvtierHiCache(HiCacheStorage):  # type: ignore[misc]
         if self._core.tiers is None or not pool.shards:
             return 0
         mine = {f"{pool.model}@{rank:08x}@0@" for rank in pool.ranks}
-        listing = self._core.tiers.listing()
+        try:
+            listing = self._core.tiers.listing()
+        except NotImplementedError as e:
+            raise NotImplementedError(
+                f'{e}. To find none of these pages again, restart SGLang with another "weights"; to delete them, stop all engines of this bucket and '
+                "delete the objects under its prefix"
+            ) from e
         removed = 0
         while page := listing.page(LISTED):
             names = [name.rpartition("@") for name, _ in page]
