@@ -27,6 +27,9 @@ MODULES = (
     "sglang.srt.mem_cache.pool_host.mamba",
     "sglang.srt.mem_cache.pool_host.mla",
     "sglang.srt.managers.cache_controller",
+    "sglang.srt.mem_cache.unified_radix_cache",
+    # SGLang's own fixtures for the tests of its prefix tree.
+    "sglang.test.kits.unified_radix_cache.storage",
 )
 # The most modules that are found missing one by one.
 ROUNDS = 60
