@@ -87,11 +87,14 @@ fn a_start_from_a_listing_learns_raw_lengths_by_one_head_each() {
 
     let second = World::over(server, |config| config.with_encoding(zstd_aes()));
     assert_eq!(second.used(), stored);
-    assert_eq!(second.tier.lookup_in_memory(&[key.clone()]), [Presence::Unknown]);
+    assert_eq!(second.tier.lookup_in_memory(std::slice::from_ref(&key)), [Presence::Unknown]);
     let (found, asked) = second.asked(|| [second.lookup(&key), second.lookup(&key)]);
     assert_eq!(found, [Presence::Hit { len: 300_000 }; 2]);
     assert_eq!(asked.len(), 1, "{asked:?}");
-    assert_eq!(second.tier.lookup_in_memory(&[key.clone()]), [Presence::Hit { len: 300_000 }]);
+    assert_eq!(
+        second.tier.lookup_in_memory(std::slice::from_ref(&key)),
+        [Presence::Hit { len: 300_000 }]
+    );
     let (loaded, asked) = second.asked(|| load_bytes(&second, &key, &[300_000]));
     assert_eq!((loaded, asked.len()), (Ok(raw), 1));
     assert_eq!((second.used(), second.count("copied_encoded_bytes")), (stored, 0));
@@ -107,7 +110,7 @@ fn a_node_that_does_not_encode_learns_raw_lengths_by_loads() {
     forget_own_objects(&first);
 
     let second = World::over(server, |config| config);
-    let presence = second.tier.lookup_in_memory(&[key.clone()]);
+    let presence = second.tier.lookup_in_memory(std::slice::from_ref(&key));
     assert_eq!(presence, [Presence::Hit { len: stored }], "it takes objects for raw bytes");
     let (loaded, asked) = second.asked(|| load_bytes(&second, &key, &[100, 300_000]));
     assert_eq!((loaded, asked.len()), (Ok(raw), 1));

@@ -270,7 +270,7 @@ fn record(
                 && (is_staged || !facts.is_plain()) =>
         {
             let (facts, etag) = (facts.clone(), read.etag.clone());
-            return Read::Encoded { facts, etag, is_whole: verified };
+            Read::Encoded { facts, etag, is_whole: verified }
         }
         ObjectState::Verified | ObjectState::Unverified => {
             add(&shared.counters.unverified, u64::from(state == ObjectState::Unverified));
