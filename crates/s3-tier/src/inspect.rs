@@ -1,17 +1,20 @@
 //! Inspects the objects of a bucket without a tier: which of them are chunks, and whether their
 //! bytes are verified.
 
+mod encoded;
 mod last_uses;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use kvtier_codec::TierEncoding;
 use kvtier_core::{Error, ErrorKind};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 use kvtier_key::names::{NameForm, Parsed};
 use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 use kvtier_s3::{Object, Provider, Put};
 
-pub use self::last_uses::{BucketUses, last_uses};
+pub use self::encoded::{NewObject, StoredObject, Undecoded, Verified, decode, encode, reencode};
+pub use self::last_uses::{BucketUses, RawAndStored, last_uses};
 use crate::Layout;
 use crate::ops::metadata;
 use crate::ops::metadata::facts_text;
@@ -30,6 +33,8 @@ pub enum Damage {
     Length,
     /// Its bytes differ from its facts.
     Bytes,
+    /// Its bytes match their checksums, and do not decode to the raw bytes that its facts promise.
+    Encoding,
 }
 
 /// The layout of an object's name behind a tier's prefix; `None` for objects that are no chunks.
@@ -127,11 +132,29 @@ pub fn put_of(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Pu
 }
 
 /// Verifies an object's bytes with the facts in its metadata; `rest` is its name behind the prefix.
-pub fn check(rest: &str, object: &Object, bytes: &[u8]) -> Result<(), Damage> {
-    proven(rest, facts_text(|name| object.header(name)).as_deref(), bytes)
+/// The stored bytes are compared with their checksums, and decoded as far as `encoding` can.
+///
+/// # Errors
+/// What is wrong with the object. A key or stage that is missing here is none, but
+/// [`Verified::Stored`].
+pub fn check(
+    rest: &str,
+    object: &Object,
+    bytes: &[u8],
+    encoding: &TierEncoding,
+) -> Result<Verified, Damage> {
+    let facts = proven(rest, facts_text(|name| object.header(name)).as_deref(), bytes)?;
+    if facts.is_plain() {
+        return Ok(Verified::Raw);
+    }
+    match encoded::decode_facts(&facts, bytes, encoding) {
+        Ok(_) => Ok(Verified::Raw),
+        Err(Some(undecoded)) => Ok(Verified::Stored(undecoded)),
+        Err(None) => Err(Damage::Encoding),
+    }
 }
 
-fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {
+fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<Facts, Damage> {
     let facts = facts.ok_or(Damage::Unverified)?;
     let facts = STANDARD
         .decode(facts)
@@ -145,7 +168,11 @@ fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {
     if facts.sums.len() != bytes.len() as u64 {
         return Err(Damage::Length);
     }
-    if BlockSums::from_bytes(bytes) == facts.sums { Ok(()) } else { Err(Damage::Bytes) }
+    // The objects of LMCache's layouts are the raw bytes.
+    if !facts.is_plain() && layout_of(rest) != Some(Layout::Kvtier) {
+        return Err(Damage::Facts);
+    }
+    if BlockSums::from_bytes(bytes) == facts.sums { Ok(facts) } else { Err(Damage::Bytes) }
 }
 
 #[cfg(test)]
@@ -202,7 +229,7 @@ mod tests {
             )
         };
         let facts = text(key);
-        assert_eq!(proven(&name, Some(&facts), &bytes), Ok(()));
+        assert!(proven(&name, Some(&facts), &bytes).is_ok());
         assert_eq!(proven(&name, None, &bytes), Err(Damage::Unverified));
         assert_eq!(proven(&name, Some("nonsense"), &bytes), Err(Damage::Facts));
         assert_eq!(

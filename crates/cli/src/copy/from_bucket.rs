@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kvtier::core::{Key, Namespace};
 use kvtier::key::{Facts, KeyId};
 use kvtier::mem::Lease;
 use kvtier::s3::{Get, Object};
-use kvtier::s3_tier::{Layout, inspect};
+use kvtier::s3_tier::{Layout, TierEncoding, inspect};
 
 use super::chunk::{ChunkIdentity, ChunkRead, Location, SourceChunk};
 use super::report::Tally;
@@ -15,6 +15,8 @@ use super::unverified::UnverifiedChoice;
 use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 
+/// Encryption makes an object at most this much longer than its raw bytes.
+const ENCODED_EXTRA_BYTES: u64 = 4096;
 /// How many heads are asked for at a time.
 const HEADS: usize = 16;
 
@@ -36,7 +38,7 @@ pub fn chunks(
             let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
             let stored = match inspect::facts_of(&head) {
                 Some(Ok(facts)) => identity(rest, &facts, inspect::canonical_of(&head))
-                    .map(|identity| (identity, chunk.bytes, true)),
+                    .map(|identity| (identity, facts.raw_len, true)),
                 Some(Err(_)) => None,
                 // In our own layout that is damage.
                 None if inspect::ids_of(rest).is_empty() => None,
@@ -133,7 +135,7 @@ fn model(id: &KeyId) -> Option<&str> {
 pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
     let (client, runtime) = bucket.client();
     // Where a chunk without facts is cut, its object is longer by zeros.
-    let padded = usize::try_from(len.next_multiple_of(4096))?;
+    let padded = usize::try_from((len + ENCODED_EXTRA_BYTES).next_multiple_of(4096))?;
     let mut lease = Lease::from_owner(vec![0u8; padded]);
     let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
         Ok(Some(object)) => object,
@@ -147,8 +149,9 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
     // The object may have changed since the listing.
     bytes.truncate(usize::try_from(got.len())?);
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
-    match inspect::check(rest, &got, &bytes) {
-        Ok(()) => Ok(ChunkRead::Payload(bytes, true)),
+    match inspect::decode(rest, &got, &bytes, &TierEncoding::default()) {
+        Ok(Ok(raw)) => Ok(ChunkRead::Payload(raw, true)),
+        Ok(Err(undecoded)) => bail!("{name} cannot be decoded: {}", undecoded.reason),
         Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
             Ok(ChunkRead::Payload(bytes, false))
         }

@@ -1,9 +1,10 @@
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use kvtier::mem::Lease;
 use kvtier::s3::Get;
-use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
+use kvtier::s3_tier::inspect::{self, Damage, Undecoded, Verified};
+use kvtier::s3_tier::{Layout, TierEncoding};
 
 use super::report::{Damaged, VerifyResults};
 use crate::bucket::{Bucket, BucketChunk};
@@ -25,12 +26,18 @@ pub fn verify(
     let mut chunks = bucket.chunks()?;
     chunks.retain(|chunk| filter.takes(&chunk.label));
     let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
+    let undecoded = Mutex::new((0, None::<Undecoded>));
     let check = |chunk: &BucketChunk| {
         let one = one(bucket, chunk)?;
         let mut found = VerifyResults::lock(&found);
         match one {
             None => found.gone += 1,
-            Some(Ok(())) => {}
+            Some(Ok(Verified::Stored(why))) => {
+                let mut undecoded = undecoded.lock().unwrap_or_else(PoisonError::into_inner);
+                undecoded.0 += 1;
+                undecoded.1 = Some(why);
+            }
+            Some(Ok(_)) => {}
             Some(Err(Damage::Unverified)) if !is_own(bucket, chunk) => found.unverified += 1,
             Some(Err(damage)) => {
                 let damage = format!("{damage:?}").to_lowercase();
@@ -44,6 +51,12 @@ pub fn verify(
         Ok(())
     };
     pace.each(&chunks, |chunk| chunk.bytes, check)?;
+    if let (count, Some(last)) = undecoded.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        eprintln!(
+            "kvtier: {count} encoded chunks match their checksums and were not decoded: {}",
+            last.reason
+        );
+    }
     let next = "; loads of the damaged are misses, and the next save writes over them";
     VerifyResults::finished(found).print(as_json, None, next)
 }
@@ -57,7 +70,7 @@ fn rest<'a>(bucket: &Bucket, chunk: &'a BucketChunk) -> &'a str {
 }
 
 /// One chunk; `None` where it is gone meanwhile.
-fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>>> {
+fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<Verified, Damage>>> {
     let len = usize::try_from(chunk.bytes)?;
     // No chunk is empty, and a lease of no bytes cannot be read into.
     if len == 0 {
@@ -71,5 +84,5 @@ fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<(), Damage>
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;
     let held = usize::try_from(object.len())?.min(bytes.len());
-    Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held])))
+    Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held], &TierEncoding::default())))
 }

@@ -1,11 +1,17 @@
-//! When the chunks of a bucket were used last, for tools: read from its snapshot and journals.
+//! When the chunks of a bucket were used last, and how long they are, for tools: read from its
+//! snapshot and journals.
 
-use kvtier_index::{LastUses, ReadEnd, journal, snapshot as format};
+use std::collections::HashMap;
+
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, LastUses, ReadEnd, journal, snapshot as format};
+use kvtier_key::Digest;
 use kvtier_s3::{Client, ErrorKind};
 
 use crate::background::snapshot::PART_BYTES_MAX;
 use crate::background::snapshot_manifest::SnapshotManifest;
 use crate::background::{own_objects, snapshot_manifest};
+use crate::state::catalog::UNKNOWN_LEN;
 use crate::state::own_journal::OBJECT_BYTES_MAX;
 use crate::state::own_object_names::OwnObjectNames;
 
@@ -15,9 +21,22 @@ use crate::state::own_object_names::OwnObjectNames;
 pub struct BucketUses {
     /// The uses.
     pub uses: LastUses,
+    /// The lengths of chunks, as far as known without a request for each. Where the stored length
+    /// is not that of the object, it was written again since.
+    pub lengths: HashMap<Digest, RawAndStored>,
     /// The objects that could not be read whole, by name, each with the reason. The uses that they
     /// hold are missing.
     pub unread: Vec<String>,
+}
+
+/// The lengths of a chunk, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RawAndStored {
+    /// Of its raw bytes.
+    pub raw: u64,
+    /// Of its object.
+    pub stored: u64,
 }
 
 /// Reads when the chunks under `root` (empty, or ending in a slash) were used last. Nodes write
@@ -42,19 +61,36 @@ pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketU
         let name = paths.part(part);
         let Some(bytes) = found.get(client, &name, PART_BYTES_MAX).await? else { continue };
         let mut pieces = format::decode(&bytes);
-        pieces.by_ref().for_each(|chunks| found.uses.add_snapshot(manifest.at_ms, &chunks));
+        pieces.by_ref().for_each(|chunks| {
+            found.uses.add_snapshot(manifest.at_ms, &chunks);
+            chunks.iter().for_each(|chunk| found.note_lengths(chunk));
+        });
         found.note_end(&name, pieces.end());
     }
     for entry in own_objects::list(client, &paths.journals()).await?.0 {
         let Some(bytes) = found.get(client, &entry.key, OBJECT_BYTES_MAX).await? else { continue };
         let mut batches = journal::decode(&bytes);
-        batches.by_ref().for_each(|batch| found.uses.add_batch(&batch));
+        batches.by_ref().for_each(|batch| {
+            found.uses.add_batch(&batch);
+            batch.records.iter().for_each(|record| {
+                if let Record::Insert(chunk) = record {
+                    found.note_lengths(chunk);
+                }
+            });
+        });
         found.note_end(&entry.key, batches.end());
     }
     Ok(found)
 }
 
 impl BucketUses {
+    fn note_lengths(&mut self, chunk: &Chunk) {
+        if chunk.len != UNKNOWN_LEN {
+            let lengths = RawAndStored { raw: chunk.len, stored: chunk.bytes };
+            self.lengths.insert(chunk.digest, lengths);
+        }
+    }
+
     /// An object's bytes; `None` where it is not there, or cannot be read whole.
     async fn get(
         &mut self,

@@ -1,0 +1,157 @@
+//! Encoded chunks between nodes with different settings, and objects that others replace; what tools
+//! without a tier make of them.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use kvtier_codec::{Aes256Gcm, Keyring, MasterKey, Stage, TierEncoding};
+use kvtier_core::{Presence, Tier};
+use kvtier_key::{BlockSums, Facts};
+use kvtier_mem::Lease;
+use kvtier_s3::{Get, Object};
+use kvtier_s3_tier::inspect::{self, Damage, StoredObject, Verified};
+use support::encoded::*;
+use support::tier::*;
+
+const LEN: usize = 100_000;
+
+#[test]
+fn journals_and_snapshots_bring_raw_lengths_and_listings_keep_them() {
+    let server = plain_server();
+    let a = World::over(Arc::clone(&server), |config| quick(config).with_encoding(zstd()));
+    let b = World::over(Arc::clone(&server), quick);
+    let keys: Vec<_> = (0..4).map(|n| a.suite.key(n)).collect();
+    for (n, key) in keys.iter().enumerate() {
+        store(&a, key, &compressible(n as u64, LEN));
+    }
+    let is_known = |world: &World| {
+        let found = world.tier.lookup_in_memory(&keys);
+        found.iter().all(|presence| *presence == Presence::Hit { len: LEN as u64 })
+    };
+    // A listing may show them first, with the lengths of the objects.
+    b.suite.eventually("raw lengths by the journal", || is_known(&b));
+    assert_eq!(b.used(), a.in_bucket());
+    let sweeps = b.count("sweeps");
+    b.suite.eventually("listings", || b.count("sweeps") > sweeps + 1);
+    assert!(is_known(&a) && is_known(&b), "they keep raw lengths");
+    assert_eq!(load_bytes(&b, &keys[3], &[LEN]), Ok(compressible(3, LEN)));
+    assert_eq!(b.count("copied_encoded_bytes"), 0, "it expected an encoded object");
+    let written = || a.count("snapshots") + b.count("snapshots");
+    let before = written();
+    b.suite.eventually("a snapshot", || written() > before);
+    close(a);
+    close(b);
+
+    let c = World::over(server, |config| config.with_encoding(zstd()));
+    assert!(is_known(&c), "{:?}", c.tier.lookup_in_memory(&keys));
+    assert_eq!(c.used(), c.in_bucket());
+    c.suite.remove(&Arc::from(keys));
+    assert_eq!((c.used(), c.in_bucket()), (0, 0));
+}
+
+#[test]
+fn an_object_that_another_node_stores_in_another_way_is_read_as_it_is_now() {
+    let world = World::with(|config| config.with_encoding(zstd()));
+    let (key, raw) = (world.suite.key(1), compressible(1, LEN));
+    store(&world, &key, &raw);
+    let name = world.name(&key);
+    let (encoded, facts) = (world.server.object(&name).unwrap(), facts_in_bucket(&world, &name));
+    let plain = Facts::plain(facts.key, facts.namespace, BlockSums::from_bytes(&raw));
+    for _ in 0..2 {
+        // Longer than the memory that this node takes for it.
+        world.write(&name, &raw, Some(&text(&plain)));
+        let (loaded, asked) = world.asked(|| load_bytes(&world, &key, &[LEN]));
+        assert_eq!((loaded, asked.len()), (Ok(raw.clone()), 2));
+        assert_eq!((world.used(), world.lookup(&key)), (LEN as u64, hit()));
+        // Encoded, where this node expects the raw bytes.
+        world.write(&name, &encoded, Some(&text(&facts)));
+        let (loaded, asked) = world.asked(|| load_bytes(&world, &key, &[LEN]));
+        assert_eq!((loaded, asked.len()), (Ok(raw.clone()), 1));
+        assert_eq!((world.used(), world.lookup(&key)), (encoded.len() as u64, hit()));
+    }
+    assert_eq!(world.count("copied_encoded_bytes"), 2 * encoded.len() as u64);
+    // In clear and shorter than the object was: it fits the memory for encoded bytes.
+    let short = &raw[..100];
+    let facts = Facts::plain(facts.key, facts.namespace, BlockSums::from_bytes(short));
+    world.write(&name, short, Some(&text(&facts)));
+    assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(short.to_vec()));
+}
+
+fn hit() -> Presence {
+    Presence::Hit { len: LEN as u64 }
+}
+
+#[test]
+fn long_encoded_objects_are_loaded_by_ranges() {
+    let (len, part) = (14 << 20, 5 << 20);
+    let world = World::with(|mut config| {
+        (config.ranges_above_bytes, config.multipart_above_bytes) = (1 << 20, 6 << 20);
+        config.part_bytes = part;
+        config.with_encoding(aes())
+    });
+    let (key, raw) = (world.suite.key(1), compressible(1, len));
+    store(&world, &key, &raw);
+    assert_eq!(load_bytes(&world, &key, &[len / 2, len]), Ok(raw));
+    assert_eq!((world.count("loads_in_ranges"), world.count("saves_in_parts")), (1, 1));
+}
+
+/// Keys 1 and 2, of which number `current` encrypts.
+fn with_keys(current: u32) -> Arc<TierEncoding> {
+    let ring = Arc::new(Keyring::new());
+    for id in [1, 2] {
+        ring.insert(MasterKey::new(id, &[id as u8; 32]).unwrap());
+    }
+    let stage: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(ring, current));
+    encoding(vec![stage.clone()], Some(stage))
+}
+
+fn get(world: &World, name: &str) -> (Object, Vec<u8>) {
+    let mut lease = Lease::from_owner(vec![0; 1 << 20]);
+    let got = world.runtime.block_on(world.outside.get(name, &mut lease, &Get::at_most()));
+    (got.unwrap().unwrap(), lease.as_host().unwrap().to_vec())
+}
+
+#[test]
+fn tools_verify_decode_and_reencode_objects() {
+    let world = World::with(|config| quick(config).with_encoding(with_keys(1)));
+    let (key, raw) = (world.suite.key(1), compressible(1, LEN));
+    store(&world, &key, &raw);
+    let name = world.name(&key);
+    let rest = name.strip_prefix("kv/").unwrap();
+    let (object, bytes) = get(&world, &name);
+
+    let keyless = TierEncoding::default();
+    let Ok(Verified::Stored(why)) = inspect::check(rest, &object, &bytes, &keyless) else {
+        panic!("the stored bytes are right")
+    };
+    assert!(why.lacks_key && why.key_id == 1 && why.reason.contains("key 1"), "{why:?}");
+    assert_eq!(inspect::check(rest, &object, &bytes, &with_keys(2)), Ok(Verified::Raw));
+    assert_eq!(inspect::decode(rest, &object, &bytes, &with_keys(2)), Ok(Ok(raw.clone())));
+    let mut flipped = bytes.clone();
+    flipped[9] ^= 1;
+    assert_eq!(inspect::check(rest, &object, &flipped, &keyless), Err(Damage::Bytes));
+    assert_eq!(inspect::check(rest, &object, &bytes[1..], &keyless), Err(Damage::Length));
+
+    // Rotation, and back to clear.
+    let stored = StoredObject { rest, object: &object, bytes: &bytes };
+    let reencode = |new: &TierEncoding| inspect::reencode(stored, &key, &with_keys(1), new);
+    assert!(reencode(&with_keys(1)).unwrap().unwrap().is_none(), "it is so already");
+    let rotated = reencode(&with_keys(2)).unwrap().unwrap().unwrap();
+    assert_eq!(rotated.facts.key_id, 2);
+    let clear = reencode(&keyless).unwrap().unwrap().unwrap();
+    assert!(clear.facts.is_plain() && clear.bytes == raw);
+    assert!(inspect::reencode(stored, &key, &keyless, &keyless).unwrap().is_err(), "no key");
+    world.write(&name, &rotated.bytes, Some(&text(&rotated.facts)));
+    assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(raw));
+
+    // Lengths without a request for each object.
+    let lengths = || {
+        let found = world.runtime.block_on(inspect::last_uses(&world.outside, "kv/")).unwrap();
+        let found = found.lengths.get(key.digest()).copied();
+        found.map(|lengths| (lengths.raw, lengths.stored))
+    };
+    let expected = Some((LEN as u64, bytes.len() as u64));
+    world.suite.eventually("a journal or snapshot", || lengths() == expected);
+}
