@@ -74,14 +74,22 @@ impl EncodingSpec {
         }
         let invalid = |e: kvtier_codec::Error| Error::new(ErrorKind::Invalid, e.to_string());
         let chain = self.chain(&keys).map_err(invalid)?;
-        let decoder = Decoder::new().with_stage(Arc::new(Aes256Gcm::new(Arc::clone(&keys), 0)));
-        // Without a key, chunks with encryption are chunks of an encoding that is missing here.
-        let decoder = if keys.ids().is_empty() { Decoder::new() } else { decoder };
+        // It decrypts with any key, so that the id does not matter.
+        let decoder = Decoder::new().with_stage(Arc::new(Aes256Gcm::new(keys, 0)));
         let encoding = TierEncoding::new(chain, decoder);
         Ok(Arc::new(match self.element_type() {
             Some(element_type) => encoding.with_element_type(element_type),
             None => encoding,
         }))
+    }
+
+    /// The memory that is set for encoded chunks.
+    ///
+    /// # Errors
+    /// `Invalid`: more than this machine can address.
+    pub(super) fn memory_bytes(&self) -> Result<Option<usize>, Error> {
+        let out = |_| Error::new(ErrorKind::Invalid, "encode_bytes is out of range");
+        self.bytes.map(|bytes| usize::try_from(bytes).map_err(out)).transpose()
     }
 
     /// All keys: the one that encrypts first.

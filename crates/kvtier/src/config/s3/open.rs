@@ -98,10 +98,6 @@ impl S3Spec {
     /// # Errors
     /// `Invalid`: a key of its encoding that cannot be read.
     pub fn tier(&self, client: Config) -> Result<TierConfig, Error> {
-        if !self.encoding.is_empty() {
-            let what = "encode: buckets do not encode yet; leave it out";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let mut config =
             TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
         (config.name, config.capacity_bytes, config.verify) =
@@ -112,6 +108,12 @@ impl S3Spec {
         config.namespace = self.namespace.clone();
         (config.high_mark, config.batch_max, config.compat) =
             (self.high_mark, self.batch_max, self.compat);
+        if !self.encoding.is_empty() {
+            config = config.with_encoding(self.encoding.open()?);
+        }
+        if let Some(bytes) = self.encoding.memory_bytes()? {
+            config = config.with_encode_bytes(bytes);
+        }
         Ok(config.with_policy(self.policy).with_quotas(self.quotas.clone()))
     }
 

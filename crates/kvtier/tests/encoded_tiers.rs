@@ -1,0 +1,156 @@
+//! Host memory over a bucket that encodes: promotion has raw lengths and bytes,
+//! whatever the medium below stores.
+#![cfg(all(feature = "config", feature = "file", feature = "s3"))]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{ABSENT, LEN, ctx, eventually, hit, key, load, view};
+use kvtier::config::{Config, OpenTiers};
+use kvtier::core::Presence;
+use kvtier::key::BlockSums;
+use kvtier::prelude::*;
+use kvtier_testkit::s3::{Server, Setup};
+
+const ZSTD: &str = r#""encode": ["zstd"]"#;
+
+/// A medium for the lower tier.
+enum Medium {
+    Bucket(Server),
+}
+
+impl Medium {
+    fn all() -> [Medium; 1] {
+        let server = Server::start(Setup::default()).unwrap();
+        [Medium::Bucket(server)]
+    }
+
+    /// Opens host memory over a tier of this medium with these settings.
+    fn open(&self, settings: &str) -> OpenTiers {
+        let tier = match self {
+            Medium::Bucket(server) => {
+                let Setup { bucket, access_key, secret_key, region, .. } = Setup::default();
+                format!(
+                    r#"{{"type": "s3", "s3_endpoint": "{}/{bucket}", "s3_region": "{region}", "prefix": "p", "max_capacity_gb": 1,
+                        "aws_access_key_id": "{access_key}", "aws_secret_access_key": "{secret_key}", {settings}}}"#,
+                    server.url()
+                )
+            }
+        };
+        let text = format!(r#"{{"tiers": [{{"type": "host", "bytes": "8MiB"}}, {tier}]}}"#);
+        Config::from_json(&text, "kv.json").unwrap().open().unwrap()
+    }
+}
+
+/// The settings of a tier that encrypts with this key file.
+fn aes(dir: &Path) -> String {
+    let path = dir.join("key");
+    if !path.exists() {
+        kvtier::config::write_new_key_file(&path).unwrap();
+    }
+    format!(r#""encode": ["zstd", {{"name": "aes-256-gcm", "key_file": {path:?}, "key_id": 7}}]"#)
+}
+
+fn arena() -> Arena {
+    Arena::new(ArenaConfig::heap(8 << 20)).unwrap()
+}
+
+fn save(tier: &dyn Tier, from: &View) -> Saved {
+    let op = Save { key: key(1), from: vec![from.clone()] };
+    tier.save(&ctx(), vec![op]).wait().remove(0).result.unwrap()
+}
+
+fn look(tier: &dyn Tier) -> Presence {
+    let keys = Arc::from([key(1)]);
+    tier.lookup(&ctx(), keys, Mode::Each, Hold::None).wait().unwrap().found[0]
+}
+
+#[test]
+fn a_promoted_chunk_has_its_raw_length_and_bytes() {
+    let (arena, keys) = (arena(), tempfile::tempdir().unwrap());
+    let raw = common::bytes(1, LEN);
+    for settings in [ZSTD.to_owned(), aes(keys.path())] {
+        for medium in Medium::all() {
+            let from = view(&arena, 1, LEN);
+            let first = medium.open(&settings);
+            assert_eq!(save(&*first.top, &from), Saved::Stored);
+            let sums = from.memo(|| BlockSums::from_bytes(&raw));
+            assert_eq!(
+                sums,
+                Some(&BlockSums::from_bytes(&raw)),
+                "stored sums became those of the view"
+            );
+            let status = first.tiers[1].status();
+            assert_eq!(status.counter("encoded_chunks"), 1);
+            assert!(status.counter("encoded_stored_bytes") < LEN as u64 / 2, "{status:?}");
+            first.top.close().wait().unwrap();
+            drop(first);
+
+            let again = medium.open(&settings);
+            assert_eq!(load(&*again.tiers[0], &arena, 1, LEN), ABSENT);
+            assert_eq!(load(&*again.top, &arena, 1, LEN), hit(LEN));
+            assert_eq!(look(&*again.top), Presence::Hit { len: LEN as u64 });
+            eventually("it is promoted", || load(&*again.tiers[0], &arena, 1, LEN) == hit(LEN));
+            assert_eq!(again.top.status().counter("promoted"), 1);
+            assert_eq!(again.tiers[1].status().counter("decoded_chunks"), 1);
+            again.top.close().wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn chunks_that_are_written_later_are_encoded_too() {
+    let arena = arena();
+    for rule in ["back", "spill"] {
+        let settings = format!(r#"{ZSTD}, "write": "{rule}""#);
+        for medium in Medium::all() {
+            let first = medium.open(&settings);
+            assert_eq!(save(&*first.top, &view(&arena, 1, LEN)), Saved::Stored);
+            // What is spilled is evicted from memory first.
+            for n in 2..if rule == "spill" { 120 } else { 2 } {
+                common::save(&*first.top, &arena, n, LEN);
+            }
+            eventually("it is below", || {
+                look(&*first.tiers[1]) == Presence::Hit { len: LEN as u64 }
+            });
+            first.top.close().wait().unwrap();
+            assert!(first.tiers[1].status().counter("encoded_chunks") > 0);
+            drop(first);
+            let again = medium.open(ZSTD);
+            assert_eq!(load(&*again.top, &arena, 1, LEN), hit(LEN), "{rule}");
+            again.top.close().wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn without_its_key_a_chunk_is_a_miss_that_the_next_save_replaces() {
+    let (arena, keys) = (arena(), tempfile::tempdir().unwrap());
+    for medium in Medium::all() {
+        let first = medium.open(&aes(keys.path()));
+        assert_eq!(save(&*first.top, &view(&arena, 1, LEN)), Saved::Stored);
+        first.top.close().wait().unwrap();
+        drop(first);
+
+        let without = medium.open(ZSTD);
+        let missed = load(&*without.top, &arena, 1, LEN);
+        assert_eq!(missed, Loaded::Miss(MissReason::KeyMissing));
+        assert_eq!(without.tiers[1].status().counter("misses_key"), 1);
+        assert_eq!(save(&*without.top, &view(&arena, 1, LEN)), Saved::Stored);
+        without.top.close().wait().unwrap();
+        drop(without);
+
+        // A tier that encrypts loads no chunk that is not encrypted, and replaces it too.
+        let again = medium.open(&aes(keys.path()));
+        assert_eq!(load(&*again.top, &arena, 1, LEN), Loaded::Miss(MissReason::Codec));
+        assert_eq!(save(&*again.top, &view(&arena, 1, LEN)), Saved::Stored);
+        again.top.close().wait().unwrap();
+        drop(again);
+        let last = medium.open(&aes(keys.path()));
+        assert_eq!(load(&*last.top, &arena, 1, LEN), hit(LEN));
+        last.top.close().wait().unwrap();
+    }
+}
