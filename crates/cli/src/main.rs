@@ -18,6 +18,7 @@ mod copy;
 mod dir;
 mod disk_space;
 mod doctor;
+mod encoding_args;
 mod gen_key;
 mod gen_trace;
 mod help;

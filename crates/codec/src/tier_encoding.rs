@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use kvtier_key::{BlockSums, CodecId, EncodedPayload, Facts, Key};
+use kvtier_key::{BlockSums, CodecId, DType, Digest, EncodedPayload, Facts, Key};
 
 use crate::pieces::total_len;
 use crate::{Chain, Chunk, Decoder, ElementType, Encoded, Error, Scratch, StageKind, Stored};
@@ -86,11 +86,27 @@ impl TierEncoding {
         raw: &[&[u8]],
         out: &mut [u8],
     ) -> Result<Option<(EncodedPayload, usize)>, Error> {
+        self.encode_by_digests(*key.digest(), key.namespace().digest(), key.dtype(), raw, out)
+    }
+
+    /// The same for a chunk of which only the digests of key and namespace are known, and perhaps
+    /// the type of its elements.
+    ///
+    /// # Errors
+    /// As of [`encode`](Self::encode).
+    pub fn encode_by_digests(
+        &self,
+        key: Digest,
+        namespace: Digest,
+        dtype: Option<DType>,
+        raw: &[&[u8]],
+        out: &mut [u8],
+    ) -> Result<Option<(EncodedPayload, usize)>, Error> {
         let raw_len = total_len(raw) as u64;
         let key_id = self.chain.stages().map(|stage| stage.key_id()).max().unwrap_or(0);
-        let bound = BoundBytes::new(*key.digest(), key.namespace().digest(), raw_len, key_id);
+        let bound = BoundBytes::new(key, namespace, raw_len, key_id);
         let mut chunk = bound.chunk();
-        let declared = || key.dtype().and_then(ElementType::from_dtype);
+        let declared = || dtype.and_then(ElementType::from_dtype);
         chunk.element_type = self.element_type.or_else(declared);
         let mut scratch = self.take_scratch();
         let encoded = self.chain.encode(&chunk, raw, out, &mut scratch);
@@ -167,12 +183,7 @@ impl TierEncoding {
 struct BoundBytes([u8; 76]);
 
 impl BoundBytes {
-    fn new(
-        key: kvtier_key::Digest,
-        namespace: kvtier_key::Digest,
-        raw_len: u64,
-        key_id: u32,
-    ) -> Self {
+    fn new(key: Digest, namespace: Digest, raw_len: u64, key_id: u32) -> Self {
         let mut bytes = [0; 76];
         bytes[..32].copy_from_slice(key.as_bytes());
         bytes[32..64].copy_from_slice(namespace.as_bytes());
@@ -191,7 +202,7 @@ impl BoundBytes {
 mod tests {
     use std::sync::Arc;
 
-    use kvtier_key::{DType, Namespace};
+    use kvtier_key::Namespace;
 
     use super::*;
     use crate::{Aes256Gcm, ErrorKind, Keyring, MasterKey, stage_by_name};

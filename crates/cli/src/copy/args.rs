@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::CopyMode;
 use crate::BadInput;
 use crate::bucket_args::{BucketArgs, S3_OPTIONS};
+use crate::encoding_args::{EncodeArgs, KeyArgs};
 use crate::location::is_bucket;
 use crate::name_filter::FilterArgs;
 use crate::parallel::ThroughputArgs;
@@ -57,6 +58,8 @@ pub struct ToArgs {
     /// system. Buckets are not capped here.
     #[arg(long)]
     pub bytes: Option<String>,
+    #[command(flatten)]
+    pub encodings: EncodeArgs,
 }
 
 /// Where TO is, if FROM is elsewhere.
@@ -77,6 +80,8 @@ pub struct HowArgs {
     pub filter: FilterArgs,
     #[command(flatten)]
     pub pace: ThroughputArgs,
+    #[command(flatten)]
+    pub keys: KeyArgs,
     /// Only say what would be copied; nothing is written.
     #[arg(long)]
     pub dry_run: bool,
@@ -190,6 +195,7 @@ impl MigrateArgs {
                 || elsewhere != ElsewhereArgs::default()
                 || how.filter != FilterArgs::default()
                 || how.pace != ThroughputArgs::default()
+                || how.keys != KeyArgs::default()
                 || store.first_given().is_some();
             if has_copy_options {
                 let what = "migrate: no TO: only --dry-run and --json have an effect on an upgrade in place; name TO, or leave the other \

@@ -59,7 +59,8 @@ impl From<Key> for ChunkIdentity {
 /// Where a chunk is stored.
 pub enum Location {
     File(ChunkName),
-    Object(String),
+    /// An object of this name and length.
+    Object(String, u64),
     /// Where in an archive its record begins.
     Record(u64),
 }
@@ -70,4 +71,6 @@ pub enum ChunkRead {
     Payload(Vec<u8>, bool),
     Damaged,
     Gone,
+    /// It cannot be decoded here, for this reason.
+    Undecodable(String),
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use kvtier::codec::TierEncoding;
 use kvtier::core::{Key, Namespace};
 use kvtier::key::{Facts, KeyId};
 use kvtier::mem::Lease;
 use kvtier::s3::{Get, Object};
-use kvtier::s3_tier::{Layout, TierEncoding, inspect};
+use kvtier::s3_tier::{Layout, inspect};
 
 use super::chunk::{ChunkIdentity, ChunkRead, Location, SourceChunk};
 use super::report::Tally;
@@ -52,7 +53,7 @@ pub fn chunks(
             };
             match stored {
                 Some((identity, len, proven)) => {
-                    let at = Location::Object(chunk.name.clone());
+                    let at = Location::Object(chunk.name.clone(), chunk.bytes);
                     found.push(SourceChunk {
                         label: chunk.label.clone(),
                         at,
@@ -131,8 +132,8 @@ fn model(id: &KeyId) -> Option<&str> {
     }
 }
 
-/// Reads an object whole and checks it.
-pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
+/// Reads an object of `len` bytes whole, checks it and decodes it.
+pub fn read(bucket: &Bucket, encoding: &TierEncoding, name: &str, len: u64) -> Result<ChunkRead> {
     let (client, runtime) = bucket.client();
     // Where a chunk without facts is cut, its object is longer by zeros.
     let padded = usize::try_from((len + ENCODED_EXTRA_BYTES).next_multiple_of(4096))?;
@@ -149,9 +150,9 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<ChunkRead> {
     // The object may have changed since the listing.
     bytes.truncate(usize::try_from(got.len())?);
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
-    match inspect::decode(rest, &got, &bytes, &TierEncoding::default()) {
+    match inspect::decode(rest, &got, &bytes, encoding) {
         Ok(Ok(raw)) => Ok(ChunkRead::Payload(raw, true)),
-        Ok(Err(undecoded)) => bail!("{name} cannot be decoded: {}", undecoded.reason),
+        Ok(Err(undecoded)) => Ok(ChunkRead::Undecodable(undecoded.reason)),
         Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
             Ok(ChunkRead::Payload(bytes, false))
         }

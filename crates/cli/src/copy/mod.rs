@@ -131,6 +131,10 @@ fn copy_one(ends: &Ends<'_>, one: &SourceChunk, tally: &Mutex<Tally>) -> Result<
             tally().gone += 1;
             return Ok(());
         }
+        ChunkRead::Undecodable(why) => {
+            tally().unsupported(why);
+            return Ok(());
+        }
     };
     // What has no facts and had some a moment ago is another one.
     // Behind the payload there may be padding of zeros and nothing else.

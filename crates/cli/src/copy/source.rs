@@ -1,6 +1,9 @@
 //! Where chunks come from.
 
+use std::sync::Arc;
+
 use anyhow::Result;
+use kvtier::codec::TierEncoding;
 use kvtier::file::inspect::Directory;
 
 use super::archive::ArchiveReader;
@@ -14,7 +17,7 @@ use crate::bucket::Bucket;
 /// What is copied from.
 pub enum CopySource {
     Directory(Directory),
-    Bucket(Bucket),
+    Bucket(Bucket, Arc<TierEncoding>),
     Archive(ArchiveReader),
 }
 
@@ -28,7 +31,7 @@ impl CopySource {
             Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)?
         {
             // A path that is not UTF-8 is no URL, and so a directory.
-            return Ok(CopySource::Bucket(bucket));
+            return Ok(CopySource::Bucket(bucket, args.how.keys.decoding()?));
         }
         // Compared after links are resolved. A directory that is copied to itself would evict while
         // it reads.
@@ -43,13 +46,13 @@ impl CopySource {
     pub fn layout(&self) -> String {
         match self {
             CopySource::Directory(dir) => dir.layout().to_string(),
-            CopySource::Bucket(bucket) => bucket.layout_name(),
+            CopySource::Bucket(bucket, _) => bucket.layout_name(),
             CopySource::Archive(_) => "archive".into(),
         }
     }
 
     pub fn is_remote(&self) -> bool {
-        matches!(self, CopySource::Bucket(_))
+        matches!(self, CopySource::Bucket(..))
     }
 
     /// The chunks that can be identified.
@@ -59,7 +62,7 @@ impl CopySource {
             CopySource::Directory(dir) => {
                 from_directory::chunks(crate::dir::listed(dir, &args.from)?, dir, &trust, tally)
             }
-            CopySource::Bucket(bucket) => from_bucket::chunks(bucket, &trust, tally),
+            CopySource::Bucket(bucket, _) => from_bucket::chunks(bucket, &trust, tally),
             CopySource::Archive(archive) => archive.wanted(),
         }
     }
@@ -68,8 +71,8 @@ impl CopySource {
     pub fn read(&self, one: &SourceChunk) -> Result<ChunkRead> {
         match (self, &one.at) {
             (CopySource::Directory(dir), Location::File(named)) => from_directory::read(dir, named),
-            (CopySource::Bucket(bucket), Location::Object(name)) => {
-                from_bucket::read(bucket, name, one.len)
+            (CopySource::Bucket(bucket, encoding), Location::Object(name, bytes)) => {
+                from_bucket::read(bucket, encoding, name, *bytes)
             }
             (CopySource::Archive(archive), Location::Record(at)) => archive.read(*at, one),
             _ => unreachable!("a source returns locations of its own kind"),

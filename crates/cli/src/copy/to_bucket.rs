@@ -1,9 +1,11 @@
 //! Chunks into a bucket, by the client alone: no tier is opened, and tiers that are open find what
 //! comes by listing.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use kvtier::codec::TierEncoding;
 use kvtier::core::Key;
 use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::View;
@@ -28,6 +30,7 @@ const NAME_BYTES_MAX: usize = 1024;
 pub struct Objects {
     bucket: Bucket,
     layout: Layout,
+    encoding: Arc<TierEncoding>,
 }
 
 impl Objects {
@@ -37,7 +40,14 @@ impl Objects {
             return Err(BadInput(what.into()).into());
         }
         let layout = bucket.layout().unwrap_or_default();
-        Ok(Objects { bucket, layout })
+        let encoding = args.how.keys.encoding(&args.target.encodings)?;
+        if encoding.is_on() && layout != Layout::Kvtier {
+            let what = format!(
+                "--encode: objects of layout {layout} hold chunks as they are; leave --encode out"
+            );
+            return Err(BadInput(what).into());
+        }
+        Ok(Objects { bucket, layout, encoding })
     }
 
     pub fn layout(&self) -> &'static str {
@@ -72,15 +82,48 @@ impl Objects {
         tally: &mut Tally,
     ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
         // One listing instead of a HEAD for each chunk. A chunk of another length is written anew.
-        let there: HashSet<(String, u64)> =
+        let there: HashMap<String, u64> =
             self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
         let mut missing = Vec::new();
         for one in wanted {
-            let present =
-                self.name_of(&one.identity).is_ok_and(|name| there.contains(&(name, one.len)));
+            let present = match self.name_of(&one.identity) {
+                Ok(name) => match there.get(&name) {
+                    Some(bytes) => *bytes == one.len || self.raw_len(&name)? == Some(one.len),
+                    None => false,
+                },
+                Err(_) => false,
+            };
             if present { tally.present += 1 } else { missing.push(one) }
         }
         Ok((missing, Some(Box::new(OpenBucket(self)))))
+    }
+}
+
+impl Objects {
+    /// The raw length of an object that is encoded.
+    fn raw_len(&self, name: &str) -> Result<Option<u64>> {
+        let (client, runtime) = self.bucket.client();
+        let head = runtime.block_on(client.head(name)).map_err(failed)?;
+        let facts = head.and_then(|head| inspect::facts_of(&head)?.ok());
+        Ok(facts.filter(|facts| !facts.is_plain()).map(|facts| facts.raw_len))
+    }
+
+    /// The facts of a chunk, and what is to be stored of it.
+    fn encode(&self, one: &SourceChunk, raw: Vec<u8>) -> Result<(Facts, Vec<u8>)> {
+        let ChunkIdentity { digest, namespace, key, .. } = &one.identity;
+        if self.encoding.is_on() {
+            let mut out = vec![0; self.encoding.bound(raw.len())?];
+            let dtype = key.as_ref().ok().and_then(Key::dtype);
+            let encoding = &self.encoding;
+            let encoded =
+                encoding.encode_by_digests(*digest, *namespace, dtype, &[&raw], &mut out)?;
+            if let Some((payload, len)) = encoded {
+                out.truncate(len);
+                let sums = BlockSums::from_bytes(&out);
+                return Ok((Facts::encoded(*digest, *namespace, payload, sums), out));
+            }
+        }
+        Ok((Facts::plain(*digest, *namespace, BlockSums::from_bytes(&raw)), raw))
     }
 }
 
@@ -110,11 +153,7 @@ impl Sink for OpenBucket<'_> {
             Ok(name) => name,
             Err(why) => return Ok(CopyOutcome::Unsupported(why)),
         };
-        let facts = Facts::plain(
-            one.identity.digest,
-            one.identity.namespace,
-            BlockSums::from_bytes(&payload),
-        );
+        let (facts, stored) = self.0.encode(one, payload)?;
         let (client, runtime) = self.0.bucket.client();
         let canonical =
             // Names of the other layouts spell the key already.
@@ -122,7 +161,7 @@ impl Sink for OpenBucket<'_> {
         let stored = runtime.block_on(OpenBucket::store(
             client,
             &name,
-            View::from_owner(payload),
+            View::from_owner(stored),
             &facts,
             canonical,
         ));

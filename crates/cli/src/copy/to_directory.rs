@@ -68,6 +68,10 @@ impl Files {
             (None, None) => crate::disk_space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
+        if !args.target.encodings.encode.is_empty() {
+            let what = "--encode: copies into directories are not encoded yet; leave --encode out";
+            return Err(BadInput(what.into()).into());
+        }
         if args.target.shape.is_some() && !layout.has_headers() {
             let what = format!(
                 "--shape is for a directory of layout lmcache-gds or lmcache-gds-weka, and {} has layout {layout}; leave --shape out",

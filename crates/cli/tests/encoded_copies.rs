@@ -1,0 +1,134 @@
+//! Chunks that a tier encoded, copied by `kvtier migrate|export|import`: decoded with their keys,
+//! and encrypted with a new one.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Output;
+
+use kvtier::config::{Config, write_new_key_file};
+use kvtier::{Blocking, Key, Namespace, Tier};
+use kvtier_testkit::s3::{Server, Setup};
+use serde_json::Value;
+use support::kvtier_on;
+
+const CHUNKS: u8 = 3;
+
+fn key(n: u8) -> Key {
+    Key::from_name(&Namespace::from_name("model"), format!("chunk {n}"))
+}
+
+fn bytes(n: u8) -> Vec<u8> {
+    (0..30_001_u32).map(|at| (at / 100) as u8 ^ n).collect()
+}
+
+/// Opens one tier.
+fn open(tier: &str) -> kvtier::config::OpenTiers {
+    Config::from_json(&format!(r#"{{"tiers": [{tier}]}}"#), "kv.json").unwrap().open().unwrap()
+}
+
+fn bucket(server: &Server, prefix: &str, encoding: &str) -> kvtier::config::OpenTiers {
+    let Setup { bucket, access_key, secret_key, region, .. } = Setup::default();
+    open(&format!(
+        r#"{{"type": "s3", "s3_endpoint": "{}/{bucket}", "s3_region": "{region}", "prefix": "{prefix}",
+            "aws_access_key_id": "{access_key}", "aws_secret_access_key": "{secret_key}"{encoding}}}"#,
+        server.url()
+    ))
+}
+
+/// How a tier encrypts with one of the keys of a directory.
+fn aes(keys: &Path, id: u32) -> String {
+    let path = keys.join(id.to_string());
+    format!(
+        r#", "encode": ["zstd", {{"name": "aes-256-gcm", "key_file": {path:?}, "key_id": {id}}}]"#
+    )
+}
+
+fn save(tier: &dyn Tier) {
+    (0..CHUNKS).for_each(|n| assert!(tier.save_bytes(&key(n), bytes(n)).is_ok()));
+}
+
+/// How many chunks a tier has, all with the right bytes.
+fn count(tier: &dyn Tier) -> usize {
+    let loaded = (0..CHUNKS).filter_map(|n| tier.load_bytes(&key(n)).unwrap().map(|got| (n, got)));
+    loaded.inspect(|(n, got)| assert!(*got == bytes(*n), "wrong bytes in chunk {n}")).count()
+}
+
+/// What a copy says of the copied and of those that it leaves behind.
+fn tally(out: &Output) -> (Option<i32>, u64, String) {
+    let json: Value = serde_json::from_slice(&out.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&out.stderr)));
+    (out.status.code(), json["copied"].as_u64().unwrap(), json.to_string())
+}
+
+#[test]
+fn a_key_is_rotated_by_a_copy() {
+    let keys = tempfile::tempdir().unwrap();
+    for id in [1, 2] {
+        write_new_key_file(&keys.path().join(id.to_string())).unwrap();
+    }
+    let key_file =
+        |id: u32| format!("--key-file={id}={}", keys.path().join(id.to_string()).display());
+    let (old, new) = (key_file(1), key_file(2));
+    let server = Server::start(Setup::default()).unwrap();
+    let tiers = bucket(&server, "a", &aes(keys.path(), 1));
+    save(&*tiers.top);
+    drop(tiers);
+    let run = |words: &[&str]| tally(&kvtier_on(&server, &[words, &["--json"]].concat()));
+
+    // Without its key a chunk stays behind, and nothing is written for it.
+    let (code, copied, said) = run(&["migrate", "s3://bucket/a", "s3://bucket/b"]);
+    assert_eq!((code, copied), (Some(1), 0), "{said}");
+    assert!(said.contains("--key-file 1=PATH"), "{said}");
+    assert!(server.keys("b/").is_empty());
+
+    let encode = "--encode=zstd,aes-256-gcm";
+    let rotate = ["migrate", "s3://bucket/a", "s3://bucket/b", encode, &new, &old];
+    assert_eq!(run(&rotate).1, u64::from(CHUNKS));
+    // What is there is seen by its raw length.
+    assert_eq!(run(&rotate).1, 0);
+    let of_b = bucket(&server, "b", &aes(keys.path(), 2));
+    assert_eq!(count(&*of_b.top), usize::from(CHUNKS));
+    drop(of_b);
+    let of_old_key = bucket(&server, "b", &aes(keys.path(), 1));
+    assert_eq!(count(&*of_old_key.top), 0);
+    drop(of_old_key);
+
+    // Copies have raw bytes where nothing else is asked for.
+    let dir = tempfile::tempdir().unwrap();
+    let (to, file) = (dir.path().join("kv"), dir.path().join("archive"));
+    let [to, file] = [to.to_str().unwrap(), file.to_str().unwrap()];
+    assert_eq!(
+        run(&["migrate", "s3://bucket/b", to, "--bytes", "1GiB", &new]).1,
+        u64::from(CHUNKS)
+    );
+    let files = open(&format!(r#"{{"type": "file", "path": {to:?}, "bytes": "1GiB"}}"#));
+    assert_eq!(count(&*files.top), usize::from(CHUNKS));
+    assert_eq!(run(&["export", "s3://bucket/b", file, &new]).1, u64::from(CHUNKS));
+    assert!(File::open(file).is_ok());
+    assert_eq!(run(&["import", file, "s3://bucket/c", "--encode", "zstd"]).1, u64::from(CHUNKS));
+    let of_c = bucket(&server, "c", "");
+    assert_eq!(count(&*of_c.top), usize::from(CHUNKS));
+    assert_eq!(of_c.top.status().counter("decoded_chunks"), u64::from(CHUNKS));
+}
+
+#[test]
+fn options_that_make_no_encoding_say_so() {
+    let server = Server::start(Setup::default()).unwrap();
+    for (words, says) in [
+        (&["--encode", "aes-256-gcm"][..], "--key-file"),
+        (&["--encode", "zsdt"], "zsdt"),
+        (&["--key-file", "key"], "ID=PATH"),
+        (&["--key-file", "0=/k"], "ID=PATH"),
+        (&["--key-file", "1=/nonexistent"], "1: key_file /nonexistent"),
+        (&["--encode", "bf16-split", "--dtype", "int8"], "bfloat16"),
+        (&["--encode", "zstd", "--to-layout", "lmcache-mp"], "lmcache-mp"),
+    ] {
+        let out =
+            kvtier_on(&server, &[&["migrate", "s3://bucket/a", "s3://bucket/b"], words].concat());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(2) && said.contains(says), "{words:?}: {said}");
+    }
+}
