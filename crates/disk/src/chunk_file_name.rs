@@ -11,7 +11,16 @@ pub const LEN_MAX: u64 = 1 << 44;
 
 /// The length in bytes of the file that holds a payload of `len` bytes: payload, padding, footer.
 pub fn file_len(len: u64) -> u64 {
-    len.next_multiple_of(PAGE) + PAGE
+    len.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX - PAGE).saturating_add(PAGE)
+}
+
+/// The length in bytes of the file that holds `stored_len` bytes which encode a payload of
+/// `raw_len` bytes. It is never the length of the file of the raw payload, so that a file's length
+/// and its name together show whether it is encoded: where both were equal, a page of zeros more
+/// precedes the footer.
+pub fn encoded_file_len(raw_len: u64, stored_len: u64) -> u64 {
+    let bytes = file_len(stored_len);
+    if bytes == file_len(raw_len) { bytes + PAGE } else { bytes }
 }
 
 /// The path of a chunk under `root`: one of 256 directories by the digest's first byte, then digest

@@ -3,6 +3,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvtier_codec::TierEncoding;
 use kvtier_core::{Clock, Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{LmcacheEviction, Quotas};
@@ -107,6 +108,11 @@ pub struct DiskConfig {
     /// machine may stand still.
     #[doc(hidden)]
     pub space_wait_max: Duration,
+    /// How chunks are encoded when they are saved, and decoded when they are loaded.
+    pub encoding: Arc<TierEncoding>,
+    /// The most memory for encoded chunks on their way, in bytes: half of it for saves, half for
+    /// loads. It is allocated when the first encoded chunk comes.
+    pub encode_bytes: usize,
     /// The clock that deadlines, holds, hints and the tier's own rounds go by.
     pub clock: Clock,
 }
@@ -138,6 +144,8 @@ impl DiskConfig {
             vllm_run_config: None,
             sweep_every: Duration::from_secs(60),
             space_wait_max: Duration::from_secs(1),
+            encoding: Arc::default(),
+            encode_bytes: 256 << 20,
             clock: Clock::real(),
         }
     }
@@ -170,6 +178,12 @@ impl DiskConfig {
         if self.vllm_run_config.is_some() && self.layout != Layout::VllmFs {
             return bad(format!(
                 "files of layout {} have no configuration of vLLM beside them: leave `vllm_run_config` out, or choose layout vllm-fs",
+                self.layout
+            ));
+        }
+        if self.encoding.is_on() && self.layout.is_foreign() {
+            return bad(format!(
+                "files of layout {} hold chunks as they are: leave `encode` out, or choose layout kvtier",
                 self.layout
             ));
         }

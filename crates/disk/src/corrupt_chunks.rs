@@ -1,5 +1,6 @@
 //! Chunks whose files failed a check: they are misses until their names mean other files.
 
+use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
@@ -24,7 +25,7 @@ impl<M: Mover> Shared<M> {
 
     fn quarantine_corrupt_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
-        let was_known = match self.data_dir.find(digest, len) {
+        let known = match self.data_dir.find(digest, len) {
             // A save replaced the file since it was checked: the check says nothing about the new
             // one.
             Ok(Some(there)) if there != seen => return false,
@@ -41,7 +42,7 @@ impl<M: Mover> Shared<M> {
         if self.data_dir.is_read_only() {
             return true;
         }
-        match self.quarantine(digest, len, was_known) {
+        match self.quarantine(digest, len, known) {
             Ok(()) => {
                 self.append_change(Record::Remove(*digest));
                 // A file from before a crash of the machine lost what was not synced, which is no
@@ -63,9 +64,9 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
-    /// [name](Self::name). Returns whether the index had the chunk.
-    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
-        let was_known = self.forget(digest, true).is_some();
+    /// [name](Self::name). Returns the index's entry.
+    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> Option<Chunk> {
+        let known = self.forget(digest, true);
         let mut corrupt_files = self.chunks.corrupt_files();
         if corrupt_files.len() >= CORRUPT_MAX {
             // A save of this process replaced the other files.
@@ -75,7 +76,23 @@ impl<M: Mover> Shared<M> {
         if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
             corrupt_files.insert(*digest, file);
         }
-        was_known
+        known
+    }
+
+    /// Makes a chunk a miss here whose file `seen` this process cannot use, as long as its name means
+    /// that file. The file stays for other processes; the next save of this one replaces it.
+    pub fn set_unusable(&self, digest: &Digest, len: u64, seen: FileId) {
+        let one = self.name(digest);
+        // Between the look and the mark no save of this process may publish another file.
+        if matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen) {
+            let known = self.mark_corrupt(digest, seen);
+            // Cut or extended by another program: the ledger counts the earlier length.
+            if known.is_some_and(|chunk| seen.bytes() != Some(chunk.bytes)) {
+                self.space.ledger_validity.suspect();
+            }
+        }
+        drop(one);
+        self.listeners.notify();
     }
 
     /// Clears a corrupt chunk if its name means another `file` now: a peer saved the chunk again.

@@ -28,6 +28,11 @@ counters! {
     misses_length,
     /// Loads refused because the chunk has no facts and `verify: strict` demands them.
     misses_unverified,
+    /// Loads of chunks in an encoding that this build or configuration does not decode, or in clear
+    /// where only encrypted ones are taken.
+    misses_codec,
+    /// Loads of chunks whose encryption key is not loaded.
+    misses_key,
     /// Loads that met a chunk without facts, in a foreign layout; refused or not.
     unverified,
     /// Saves whose facts the file system could not keep, in a foreign layout.
@@ -38,6 +43,16 @@ counters! {
     stored,
     /// Saves of chunks that were stored already.
     present,
+    /// Chunks encoded for a save.
+    encoded_chunks,
+    /// Payload bytes of the chunks that were encoded.
+    encoded_raw_bytes,
+    /// Bytes that the same chunks have encoded.
+    encoded_stored_bytes,
+    /// Chunks that no encoding made smaller, and that were saved as they are.
+    encode_refused_chunks,
+    /// Loaded chunks that were decoded.
+    decoded_chunks,
     /// Saves dropped because of a limit.
     shed,
     /// Payload bytes saved.

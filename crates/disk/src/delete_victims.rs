@@ -54,11 +54,19 @@ impl<M: Mover> Shared<M> {
         // already, and then this release must not count.
         let since = self.space.ledger.generation();
         match self.data_dir.delete(&digest, len) {
-            Ok(existed) => {
-                if existed {
-                    let foreign = self.data_dir.foreign();
-                    let is_counted = !foreign.is_some_and(|foreign| foreign.is_uncounted(&digest));
-                    self.uncount(if is_counted { bytes } else { 0 }, since);
+            Ok(gone) => {
+                if let Some(gone_bytes) = gone {
+                    let counted = match self.data_dir.foreign() {
+                        None => gone_bytes,
+                        Some(foreign) if foreign.is_uncounted(&digest) => 0,
+                        Some(_) => bytes,
+                    };
+                    self.uncount(counted, since);
+                    // A peer replaced the file, or another program changed its length, which the
+                    // ledger does not count.
+                    if counted != 0 && counted != bytes {
+                        self.space.ledger_validity.suspect();
+                    }
                     self.append_change(Record::Remove(digest));
                 } else {
                     // Another process or program deleted it first. Whether the bytes are still

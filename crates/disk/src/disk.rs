@@ -89,7 +89,7 @@ impl<M: Mover> Disk<M> {
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
-        let memory = TransferMemory::new(tails, bounce, config.bounce_bytes);
+        let memory = TransferMemory::new(tails, bounce, config.bounce_bytes, config.encode_bytes);
         let quotas = config.quotas.clone();
         let compat = config.compat;
         let shared = Arc::new(Shared::new(caps, &config, mover, dir_state, memory));
@@ -359,7 +359,7 @@ impl<M: Mover> Drop for Disk<M> {
         // answers `Closed`.
         drop(self.admission.gate().close());
         self.shared.space.queue.close();
-        self.shared.memory.queue.close();
+        self.shared.memory.close();
         // The mover ends what it has in flight; its callbacks push their last jobs to the pool,
         // which is therefore closed after it.
         self.shared.mover.close();

@@ -47,7 +47,8 @@ impl<M: Mover> Shared<M> {
         if index.is_suspect(key.digest()) || index.is_evicting(key.digest()) {
             return None;
         }
-        let _ = index.insert(self.chunk(key, len));
+        let bytes = self.data_dir.counted_bytes(len, &file);
+        let _ = index.insert(self.chunk(key, len, bytes));
         self.space.ledger_validity.found_unknown();
         // A chunk of an incomplete atomic set enters the index and its usage, but is no hit.
         let hidden = index.is_hidden(key.digest());

@@ -105,31 +105,42 @@ impl<M: Mover> Shared<M> {
 
     /// Enters a chunk that a peer published, if its file exists.
     pub fn follow_insert(&self, mut chunk: Chunk) {
-        let Chunk { digest, len, .. } = chunk;
-        let known_len = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk.len);
+        let Chunk { digest, len, bytes, .. } = chunk;
+        let known = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk);
+        let is_same = |known: Chunk| (known.len, known.bytes) == (len, bytes);
         // Most records name what the index has, this process's own among them: no system call for
         // those.
         let is_suspect = self.index().is_suspect(&digest);
-        if (known_len(&digest) == Some(len) && !is_suspect)
+        if (known(&digest).is_some_and(is_same) && !is_suspect)
             || len == 0
             || len > chunk_file_name::LEN_MAX
         {
             return;
         }
+        // A peer may have begun to encode.
+        if bytes != chunk_file_name::file_len(len) {
+            self.data_dir.look_for_encoded();
+        }
         // From here on no thread of this process changes the file or the entry.
         let one = self.name(&digest);
         let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
         self.clear_corrupt_if_replaced(&digest, file);
-        if known_len(&digest).is_some_and(|known| known != len) {
+        if known(&digest).is_some_and(|known| known.len != len) {
             // The comparison of two files takes the lock of the name itself.
             drop(one);
             return self.resolve_duplicate(&digest, len);
         }
+        let bytes = self.data_dir.counted_bytes(len, &file);
         let mut index = self.index();
-        if index.is_known(&digest) || index.is_suspect(&digest) {
+        if index.is_known(&digest) {
+            // The file was replaced by one in another encoding.
+            index.resize(&digest, len, bytes);
             return;
         }
-        chunk.bytes = chunk_file_name::file_len(len);
+        if index.is_suspect(&digest) {
+            return;
+        }
+        chunk.bytes = bytes;
         let _ = index.insert(chunk);
         self.listeners.push(Event::Stored { key: digest, len });
         drop(index);

@@ -2,6 +2,7 @@
 
 use kvtier_key::{Facts, FactsError, Key};
 
+use crate::chunk_file_name;
 use crate::direct_io::PAGE;
 
 const MAGIC: [u8; 8] = *b"KVTFOOT1";
@@ -28,6 +29,14 @@ pub fn encode_parts(facts: &Facts, name: &[u8]) -> Result<[u8; PAGE as usize], F
     page[HEAD..HEAD + record.len()].copy_from_slice(&record);
     page[HEAD + record.len()..end].copy_from_slice(name);
     Ok(page)
+}
+
+/// The length in bytes of the file of a chunk with these facts.
+pub fn file_len_of(facts: &Facts) -> u64 {
+    match facts.is_plain() {
+        true => chunk_file_name::file_len(facts.raw_len),
+        false => chunk_file_name::encoded_file_len(facts.raw_len, facts.stored_len()),
+    }
 }
 
 /// Reads a footer: its facts and the canonical key. Total: any other bytes are an error.

@@ -19,6 +19,7 @@ mod data_dir;
 mod delete_victims;
 mod direct_io;
 mod disk;
+mod encoding_memory;
 mod file_system_probe;
 mod find_unindexed;
 mod follow_changes;
@@ -60,6 +61,9 @@ mod wait_queue;
 pub use config::{DiskConfig, Durability};
 pub use data_dir::kind_of;
 pub use disk::Disk;
+#[doc(hidden)]
+pub use kvtier_codec;
+pub use kvtier_codec::TierEncoding;
 #[doc(hidden)]
 pub use kvtier_core;
 pub use kvtier_evict::PolicyKind;

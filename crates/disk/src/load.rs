@@ -6,7 +6,8 @@
 //! 1. [`begin`](LoadOp::begin), on the pool: the index or the directory names the chunk's length.
 //!    No chunk, or too little memory for it, is a miss. Foreign layouts branch off here
 //!    (`layout/foreign_load.rs`).
-//! 2. `open`: opens the file and compares its length with its name.
+//! 2. `open`: opens the file and compares its length with its name. A file that is encoded branches
+//!    off here (`load/encoded.rs`).
 //! 3. [`take_buffers`](LoadOp::take_buffers): leases the tier's own memory. Where all of it is in
 //!    use, the load waits in the memory queue and begins again, since the file may be another then.
 //! 4. `Reading::submit`: the mover reads. Checksums are computed while the bytes arrive.
@@ -15,6 +16,7 @@
 //! 6. [`answer`](LoadOp::answer): a hit only if the bytes were verified and are in place. A file
 //!    that failed its checks is quarantined first, on the pool, because renaming blocks.
 
+mod encoded;
 mod verify;
 
 use std::fs::File;
@@ -38,6 +40,7 @@ use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 
+pub use encoded::may_be_encoded;
 use verify::verify;
 pub use verify::{copy_remaining, take_sums, watch};
 
@@ -95,15 +98,9 @@ impl<M: Mover> LoadOp<M> {
         // place. An eviction may still delete it, which the open file survives.
         let reading = self.shared.readers.enter(*self.op.key.digest());
         match open(&self.shared, &self.op, len) {
-            Ok((file, id, true)) => {
+            Ok((file, id)) => {
                 let found = LoadFile { len, named_len: len, id };
-                self.read(reading, file, found, token);
-            }
-            // A torn or extended file. This load no longer reads it, so its space is free as soon
-            // as it is deleted.
-            Ok((file, id, false)) => {
-                drop((reading, file));
-                self.miss_corrupt(len, id);
+                self.read_opened(reading, file, found, token);
             }
             // A peer evicted it. That is an ordinary miss, and the index learns it now.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -143,7 +140,7 @@ impl<M: Mover> LoadOp<M> {
             let name = shared.name(digest);
             match shared.data_dir.find(digest, len) {
                 Ok(Some(file)) => _ = shared.mark_corrupt(digest, file),
-                _ => drop(shared.forget(digest, true)),
+                _ => _ = shared.forget(digest, true),
             }
             drop(name);
             shared.listeners.notify();
@@ -157,6 +154,34 @@ impl<M: Mover> LoadOp<M> {
         }
         let error = shared.io_error("load", &self.op.key, "cannot open the chunk's file", e);
         self.fail(error);
+    }
+
+    /// Reads the file as its length demands.
+    fn read_opened(
+        self,
+        reading: active_reads::ReadMark,
+        file: File,
+        found: LoadFile,
+        token: Option<WaitToken>,
+    ) {
+        match found.id.bytes() {
+            Some(bytes) if bytes == file_len(found.len) => {
+                if self.shared.takes_plain {
+                    return self.read(reading, file, found, token);
+                }
+                drop((reading, file));
+                self.miss_unusable(found, MissReason::Codec);
+            }
+            Some(bytes) if may_be_encoded(found.len, bytes) => {
+                self.read_encoded(reading, file, found, token);
+            }
+            // A torn or extended file. This load no longer reads it, so its space is free as soon
+            // as it is deleted.
+            _ => {
+                drop((reading, file));
+                self.miss_corrupt(found.named_len, found.id);
+            }
+        }
     }
 
     fn read(
@@ -252,6 +277,8 @@ impl<M: Mover> LoadOp<M> {
         let counter = match reason {
             MissReason::Length => &counters.misses_length,
             MissReason::Unverified => &counters.misses_unverified,
+            MissReason::Codec => &counters.misses_codec,
+            MissReason::KeyMissing => &counters.misses_key,
             _ => &counters.misses_absent,
         };
         add(counter, 1);
@@ -275,13 +302,12 @@ impl<M: Mover> LoadOp<M> {
     }
 }
 
-/// Opens the chunk's file. Also returns whether its length is the one in its name, with padding and
-/// footer.
-fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
+/// Opens the chunk's file.
+fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId)> {
     let file = shared.data_dir.open_chunk(op.key.digest(), len)?;
     // Of the open file, not of the name, which may mean another file by now.
     let meta = file.metadata()?;
-    Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
+    Ok((file, FileId::of(&meta)))
 }
 
 /// A load whose file is being read.

@@ -3,9 +3,8 @@
 //! listing began.
 
 use kvtier_index::Chunk;
-use kvtier_key::Digest;
 
-use crate::chunk_file_name;
+use crate::data_dir::Listed;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -40,14 +39,11 @@ impl<M: Mover> Shared<M> {
         // again, and what is missed during it is not settled.
         let position = self.changes.position();
         let mut listed = Vec::new();
-        if !self.reported(
-            "list the directory",
-            self.data_dir.list(|digest, len| listed.push((digest, len))),
-        ) {
+        if !self.reported("list the directory", self.data_dir.list(|chunk| listed.push(chunk))) {
             return false;
         }
         // For the binary search below.
-        listed.sort_unstable();
+        listed.sort_unstable_by_key(|chunk| (chunk.digest, chunk.len));
         self.apply_listing(&listed);
         self.drop_unlisted(&listed);
         // Chunks that changed during the listing may be entered or dropped wrongly: their records
@@ -60,39 +56,41 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Enters files that the index lacks.
-    pub fn apply_listing(&self, listed: &[(Digest, u64)]) {
+    pub fn apply_listing(&self, listed: &[Listed]) {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
             let index = self.index();
-            for (digest, len) in some.iter().copied() {
+            for Listed { digest, len, bytes, .. } in some.iter().copied() {
+                let chunk = Chunk::new(digest, len, bytes);
                 match index.known(&digest) {
-                    _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
+                    _ if index.is_suspect(&digest) => to_compare.push(chunk),
                     _ if index.is_evicting(&digest) => {}
                     // Published a moment ago, or by another program: then the ledger does not count
                     // it. Or evicted since the listing: its file is looked for.
                     None => {
                         self.space.ledger_validity.suspect();
-                        to_compare.push((digest, len));
+                        to_compare.push(chunk);
                     }
-                    Some(known) if known.chunk.len != len => to_compare.push((digest, len)),
+                    Some(known) if (known.chunk.len, known.chunk.bytes) != (len, bytes) => {
+                        to_compare.push(chunk);
+                    }
                     Some(_) => {}
                 }
             }
         }
-        for (digest, len) in to_compare {
-            self.follow_insert(Chunk::new(digest, len, chunk_file_name::file_len(len)));
-        }
+        to_compare.into_iter().for_each(|chunk| self.follow_insert(chunk));
     }
 
     /// Drops entries of the index whose files are missing.
-    fn drop_unlisted(&self, listed: &[(Digest, u64)]) {
+    fn drop_unlisted(&self, listed: &[Listed]) {
         let mut next = Some(kvtier_index::SlotCursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
-            let gone = page
-                .chunks
-                .iter()
-                .filter(|chunk| listed.binary_search(&(chunk.digest, chunk.len)).is_err());
+            let is_unlisted = |chunk: &&Chunk| {
+                let named = (chunk.digest, chunk.len);
+                listed.binary_search_by_key(&named, |listed| (listed.digest, listed.len)).is_err()
+            };
+            let gone = page.chunks.iter().filter(is_unlisted);
             gone.for_each(|chunk| self.forget_missing(&chunk.digest, chunk.len));
             next = page.next;
         }

@@ -97,7 +97,8 @@ impl<M: Mover> Shared<M> {
         }
         let _moving = self.space.ledger_validity.moving();
         match self.data_dir.delete(digest, 0) {
-            Ok(there) => {
+            Ok(gone) => {
+                let there = gone.is_some();
                 if there {
                     // The ledger may or may not count the file: a scan recounts.
                     foreign.request_scan();
@@ -122,13 +123,13 @@ impl<M: Mover> Shared<M> {
         let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         match self.data_dir.delete(digest, len) {
-            Ok(there) => {
-                if there {
+            Ok(gone) => {
+                if let Some(bytes) = gone {
                     self.space.ledger_validity.found_unknown();
-                    self.uncount(self.data_dir.file_len(len), since);
+                    self.uncount(bytes, since);
                     self.append_change(Record::Remove(*digest));
                 }
-                there
+                gone.is_some()
             }
             Err(e) => {
                 self.failed(&format!("cannot delete a file of {digest}"), &e);

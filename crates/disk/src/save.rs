@@ -5,18 +5,21 @@
 //!
 //! 1. [`begin`](SaveRequest::begin), on the pool: a chunk that is stored already is `Present`. The
 //!    medium is asked, since a peer may have evicted the file.
-//! 2. `reserve`: reserves space and creates the unfinished file, or waits in the space queue.
-//! 3. `write` (`save/write.rs`): brings bytes from the GPU, computes checksums and the footer, and
+//! 2. `encode` (`save/encode.rs`), in a tier that encodes: encodes the chunk into memory, or waits for
+//!    memory.
+//! 3. `reserve`: reserves space and creates the unfinished file, or waits in the space queue.
+//! 4. `write` (`save/write.rs`): brings bytes from the GPU, computes checksums and the footer, and
 //!    submits the writes; or waits in the memory queue. A device that is full below the cap is freed
 //!    by eviction, a few times.
-//! 4. `publish` (`save/publish.rs`): completes the file, gives it its name and enters it into the
+//! 5. `publish` (`save/publish.rs`): completes the file, gives it its name and enters it into the
 //!    index, in one step for all observers. Then waits for the device as `durability` demands.
-//! 5. `end`: releases what the save still holds, and answers.
+//! 6. `end`: releases what the save still holds, and answers.
 //!
 //! A `Saving` owns the duty to answer, the reserved space and the unfinished files. Whatever ends
 //! it, a drop included, releases all of them. The space goes before the answer, so that a caller
 //! that saves again finds it.
 
+mod encode;
 mod publish;
 mod write;
 
@@ -41,6 +44,7 @@ use crate::shared::Shared;
 use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
+use encode::EncodedChunk;
 
 /// A save that was admitted.
 pub struct SaveRequest<M: Mover> {
@@ -70,6 +74,8 @@ struct Saving<M: Mover> {
     len: u64,
     /// The chunk's bytes, where the CPU cannot reach the caller's.
     fetched: Option<Vec<View>>,
+    /// The encoded chunk, which is written instead of the caller's bytes.
+    encoded: Option<EncodedChunk>,
     /// How often the device was full while the file was written.
     device_full: u32,
     /// The operation, until it is answered. The last field: an unanswered slot that is dropped
@@ -105,7 +111,7 @@ impl<M: Mover> SaveRequest<M> {
         let foreign = self.shared.data_dir.foreign();
         let header = foreign.map(|foreign| foreign.header(&self.op.key, len, shape));
         match header.unwrap_or(Ok(None)) {
-            Ok(header) => self.into_saving(len, header).reserve(None),
+            Ok(header) => self.into_saving(len, header).begin_write(),
             // No chunk has shown the shape so far. A later save may succeed, so this is no error.
             Err(Unshaped::Yet) => {
                 add(&self.shared.counters.shed, 1);
@@ -163,23 +169,18 @@ impl<M: Mover> SaveRequest<M> {
 
     fn into_saving(self, len: u64, header: Option<Vec<u8>>) -> Saving<M> {
         let SaveRequest { shared, threads, op, slot, pending, .. } = self;
-        let size = size_of(&shared.data_dir, len);
-        let request = ReserveRequest::new(size.claimed)
-            .with_place(pending.place())
-            .with_tenant(shared.tenants.id(op.key.namespace().tenant()))
-            .with_digest(op.key.digest());
-        let space = SpaceReservation::new(&shared, request, size, slot.deadline());
         Saving {
             shared,
             threads,
             pending,
             answer: Some(Unanswered { op, slot }),
-            space: Some(space),
+            space: None,
             facts: None,
             header,
             sidecar: None,
             len,
             fetched: None,
+            encoded: None,
             device_full: 0,
         }
     }
@@ -194,7 +195,33 @@ fn size_of(data_dir: &DataDir, len: u64) -> FileSize {
     FileSize { claimed: published + (allocated - data), published, allocated }
 }
 
+/// The size of the file of a chunk that is stored in `bytes`.
+fn size_of_encoded(bytes: u64) -> FileSize {
+    FileSize { claimed: bytes, published: bytes, allocated: bytes }
+}
+
 impl<M: Mover> Saving<M> {
+    /// Encodes the chunk, in a tier that does so, and reserves space.
+    fn begin_write(self) {
+        if self.shared.encoding.is_on() { self.encode(None) } else { self.begin_reserve() }
+    }
+
+    /// Begins to reserve space for the chunk, encoded or not.
+    fn begin_reserve(mut self) {
+        let Some(Unanswered { op, slot }) = &self.answer else { return };
+        let shared = &self.shared;
+        let size = match &self.encoded {
+            Some(encoded) => size_of_encoded(encoded.file_len()),
+            None => size_of(&shared.data_dir, self.len),
+        };
+        let request = ReserveRequest::new(size.claimed)
+            .with_place(self.pending.place())
+            .with_tenant(shared.tenants.id(op.key.namespace().tenant()))
+            .with_digest(op.key.digest());
+        self.space = Some(SpaceReservation::new(shared, request, size, slot.deadline()));
+        self.reserve(None);
+    }
+
     /// Reserves space, or waits for it.
     fn reserve(mut self, token: Option<WaitToken>) {
         if let Some(error) = self.ended("ended while it waited for space") {
@@ -266,8 +293,10 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Drop for Saving<M> {
-    /// Deletes the unfinished sidecar before its space is released.
+    /// Returns the memory of the encoded chunk, and deletes the unfinished sidecar before its space
+    /// is released.
     fn drop(&mut self) {
+        self.release_encoded();
         if let Some(sidecar) = self.sidecar.take() {
             let _ = self.shared.data_dir.unlink_draft(&sidecar);
         }

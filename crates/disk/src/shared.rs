@@ -3,10 +3,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use kvtier_codec::TierEncoding;
 use kvtier_core::{Caps, Clock, Error, ErrorKind, Event, Key, Listeners};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
-use kvtier_key::Digest;
+use kvtier_key::{BlockSums, Digest, Facts};
 
 use crate::active_reads::Readers;
 use crate::change_log::ChangeLog;
@@ -39,6 +40,10 @@ pub struct Shared<M> {
     pub caps: Caps,
     pub limits: DiskLimits,
     pub mover: M,
+    /// How chunks are encoded and decoded.
+    pub encoding: Arc<TierEncoding>,
+    /// Whether chunks that are stored as they are may be loaded: not in a tier that encrypts.
+    pub takes_plain: bool,
     pub clock: Clock,
     /// When the index's clock began.
     began: Instant,
@@ -130,12 +135,16 @@ impl<M: Mover> Shared<M> {
             space_wait_max: config.space_wait_max,
             durability: config.durability,
         };
+        // Of any chunk.
+        let plain = Facts::plain(Digest::default(), Digest::default(), BlockSums::from_bytes(&[]));
         // A directory that is read-only at the start was never attached.
         let recreation = RecreateState::new(data_dir.is_read_only());
         Shared {
             caps,
             limits,
             mover,
+            takes_plain: config.encoding.check(&plain).is_ok(),
+            encoding: Arc::clone(&config.encoding),
             began,
             clock: config.clock.clone(),
             chunks: NameLocks::new(index),
@@ -187,10 +196,9 @@ impl<M: Mover> Shared<M> {
         self.index().get(digest).map(|entry| entry.chunk.len).filter(|len| *len > 0)
     }
 
-    /// The chunk's entry in the index, tenant and place in the chain included.
-    pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, self.data_dir.file_len(len))
-            .with_tenant(self.tenants.id(key.namespace().tenant()))
+    /// The entry in the index of a chunk whose files have `bytes`, tenant and place in the chain included.
+    pub fn chunk(&self, key: &Key, len: u64, bytes: u64) -> Chunk {
+        Chunk::new(*key.digest(), len, bytes).with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
     /// Why a chunk does not fit the directory's geometry; `len` is the length of a save.

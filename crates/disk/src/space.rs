@@ -260,6 +260,11 @@ impl<M: Mover> SpaceReservation<M> {
         self.draft.as_ref()
     }
 
+    /// What the files take once they are published.
+    pub fn published_bytes(&self) -> u64 {
+        self.size.published
+    }
+
     /// Ends the reservation after its file was published: the ledger keeps the published bytes, and
     /// the index commits with the returned reservation. `since` was read before the file was
     /// published.

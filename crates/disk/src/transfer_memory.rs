@@ -2,6 +2,7 @@
 
 use kvtier_mem::Arena;
 
+use crate::encoding_memory::EncodingMemory;
 use crate::load_buffers::BounceMemory;
 use crate::wait_queue::WaitQueue;
 
@@ -15,11 +16,30 @@ pub struct TransferMemory {
     pub bounce_bytes: usize,
     /// Operations that wait for a page pair or for bounce memory.
     pub queue: WaitQueue,
+    /// For the encoded chunks of saves.
+    pub encode: EncodingMemory,
+    /// For the encoded chunks of loads.
+    pub decode: EncodingMemory,
 }
 
 impl TransferMemory {
-    pub fn new(tails: Arena, bounce: Arena, bounce_bytes: usize) -> Self {
-        TransferMemory { tails, bounce, bounce_bytes, queue: WaitQueue::default() }
+    /// `bounce` has `bounce_bytes`; encoded chunks may take `encode_bytes`.
+    pub fn new(tails: Arena, bounce: Arena, bounce_bytes: usize, encode_bytes: usize) -> Self {
+        TransferMemory {
+            tails,
+            bounce,
+            bounce_bytes,
+            queue: WaitQueue::default(),
+            encode: EncodingMemory::new(encode_bytes / 2),
+            decode: EncodingMemory::new(encode_bytes / 2),
+        }
+    }
+
+    /// Drops all operations that wait for memory, and those that would wait from now on.
+    pub fn close(&self) {
+        self.queue.close();
+        self.encode.queue.close();
+        self.decode.queue.close();
     }
 
     /// The memory for payloads that are not aligned.

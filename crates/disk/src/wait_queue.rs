@@ -93,13 +93,17 @@ impl WaitQueue {
     /// Queues an operation. Returns whether the caller must start the timer with
     /// [`poll_with`](WaitQueue::poll_with).
     pub fn wait(&self, callback: Callback, entry: QueueEntry) -> bool {
+        // An operation may need another resource than at its last try. The token of that queue goes
+        // to the next operation there.
+        let QueueEntry { token, releases } = entry;
+        let token = token.filter(|token| Arc::ptr_eq(&token.queue, &self.0));
         let mut state = self.0.lock();
         if state.closed {
             drop(state);
             drop(callback);
             return false;
         }
-        match entry.token {
+        match token {
             Some(mut token) => {
                 // The same operation again: it keeps its place, and the token is free.
                 state.waiting.push_front(callback);
@@ -110,7 +114,7 @@ impl WaitQueue {
         }
         let must_poll = !std::mem::replace(&mut state.is_polled, true);
         // Something was released since the operation read the count: it must not sleep over that.
-        if entry.releases != Some(state.releases) {
+        if releases != Some(state.releases) {
             self.0.resume_first(state);
         }
         must_poll
@@ -256,6 +260,22 @@ mod tests {
         let (queue, sender, tries) = queue();
         wait(&queue, &sender, 1, QueueEntry::default());
         assert_eq!(tries.try_recv().unwrap().0, 1);
+    }
+
+    #[test]
+    fn the_token_of_another_queue_is_passed_on_there() {
+        let (first, sender, tries) = queue();
+        let other = WaitQueue::default();
+        wait(&first, &sender, 1, QueueEntry::default());
+        wait(&first, &sender, 2, tried_at(0));
+        let (_, token) = tries.try_recv().unwrap();
+        wait(&other, &sender, 1, tried_again(token, other.releases()));
+        let (n, token) = tries.try_recv().unwrap();
+        assert_eq!(n, 2, "the other queue waits");
+        drop(token);
+        other.notify();
+        assert_eq!(tries.try_recv().unwrap().0, 1);
+        assert!(first.is_empty() && other.is_empty());
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use kvtier_core::key::VllmRunConfig;
 use kvtier_core::{Clock, Namespace};
 use kvtier_disk::{
-    ChunkShape, DiskConfig, Durability, Layout, LmcacheEviction, PolicyKind, Quotas, Verify,
+    ChunkShape, DiskConfig, Durability, Layout, LmcacheEviction, PolicyKind, Quotas, TierEncoding,
+    Verify,
 };
 use kvtier_uring::EngineKind;
 
@@ -157,6 +158,20 @@ impl FileConfig {
     /// Evicts to the letter as LMCache does, on top.
     pub fn with_compat(mut self, compat: LmcacheEviction) -> Self {
         self.disk.compat = Some(compat);
+        self
+    }
+
+    /// Sets how chunks are encoded when they are saved, and decoded when they are loaded. By default
+    /// they are saved as they are, and those that other processes encoded without a key are decoded.
+    pub fn with_encoding(mut self, encoding: Arc<TierEncoding>) -> Self {
+        self.disk.encoding = encoding;
+        self
+    }
+
+    /// Sets the most memory for encoded chunks on their way (256 MiB): half of it for saves, half
+    /// for loads. A chunk that does not fit into its half is refused.
+    pub fn with_encode_bytes(mut self, bytes: usize) -> Self {
+        self.disk.encode_bytes = bytes;
         self
     }
 

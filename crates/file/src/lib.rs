@@ -11,6 +11,6 @@ mod engine_mover;
 mod tier;
 
 pub use config::FileConfig;
-pub use kvtier_disk::{ChunkShape, Durability, Layout, Verify, inspect};
+pub use kvtier_disk::{ChunkShape, Durability, Layout, TierEncoding, Verify, inspect};
 pub use kvtier_uring::{EngineKind, Error as EngineError, Registered};
 pub use tier::FileTier;

@@ -1,7 +1,12 @@
 //! The suite over the file tier, with each engine.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_file::{EngineKind, FileConfig, FileTier, Layout};
+use std::sync::Arc;
+
+use kvtier_disk::kvtier_codec::{
+    Aes256Gcm, Chain, Decoder, Keyring, MasterKey, Stage, stage_by_name,
+};
+use kvtier_file::{EngineKind, FileConfig, FileTier, Layout, TierEncoding};
 use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
@@ -28,6 +33,41 @@ mod threads {
 
     fn make() -> Fixture {
         tier(EngineKind::Threads)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+/// A tier that encodes, by the stages of these names and by encryption with a key.
+fn encoding(names: &[&str], encrypts: bool) -> Fixture {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[7; 32]).unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let mut stages: Vec<_> = names.iter().map(|name| stage_by_name(name).unwrap()).collect();
+    stages.extend(encrypts.then(|| Arc::clone(&aes)));
+    let decoder = Decoder::new().with_stage(aes);
+    let encoding = TierEncoding::new(Chain::new(stages).unwrap(), decoder);
+    let dir = tempfile::tempdir().unwrap();
+    let config = FileConfig::new(dir.path(), CAPACITY).with_encoding(Arc::new(encoding));
+    let tier = FileTier::open(config).unwrap();
+    Fixture::new(tier).with_capacity(CAPACITY).with_keep(dir)
+}
+
+mod zstd {
+    use super::*;
+
+    fn make() -> Fixture {
+        encoding(&["zstd"], false)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod encrypted {
+    use super::*;
+
+    fn make() -> Fixture {
+        encoding(&["zstd"], true)
     }
 
     kvtier_testkit::conformance!(make);

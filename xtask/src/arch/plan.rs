@@ -12,7 +12,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("core", &["key", "mem"]),
     ("index", &["key", "evict"]),
     ("uring", &["mem"]),
-    ("disk", &["core", "key", "mem", "index", "evict"]),
+    ("disk", &["codec", "core", "key", "mem", "index", "evict"]),
     ("file", &["core", "disk", "mem", "uring"]),
     ("gds", &["core", "disk", "mem", "uring"]),
     ("s3", &["mem"]),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::staging::draft_name;
@@ -28,19 +28,33 @@ pub struct Draft {
 pub struct FileId {
     inode: u64,
     written: (i64, i64),
+    /// Its length; `None` for what is no regular file.
+    bytes: Option<u64>,
 }
 
-/// The length of a chunk's remaining file, and the bytes of the deleted one.
+/// The payload length and the bytes of a chunk's remaining file, and the bytes of the deleted one.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     pub len: u64,
+    pub bytes: u64,
     pub gone_bytes: u64,
 }
 
 impl FileId {
     /// Of an open file.
     pub fn of(meta: &Metadata) -> Self {
-        FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()) }
+        let bytes = meta.is_file().then_some(meta.len());
+        FileId { inode: meta.ino(), written: (meta.mtime(), meta.mtime_nsec()), bytes }
+    }
+
+    /// The file's length in bytes; `None` for what is no regular file.
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
+    /// The file's inode.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Whether it was written last before this Unix time in seconds.
@@ -49,7 +63,12 @@ impl FileId {
     }
 
     fn of_stat(stat: &FileStat) -> Self {
-        FileId { inode: stat.st_ino, written: (stat.st_mtime, stat.st_mtime_nsec) }
+        let is_file = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        FileId {
+            inode: stat.st_ino,
+            written: (stat.st_mtime, stat.st_mtime_nsec),
+            bytes: is_file.then(|| stat.st_size.max(0).cast_unsigned()),
+        }
     }
 }
 
@@ -135,14 +154,20 @@ impl DataDir {
         Ok(foreign.layout.sidecar(&self.at(digest, 0)?))
     }
 
-    /// Renames a chunk's file to an unfinished one, to write over it: its blocks are allocated.
-    /// `None` when the chunk has no such file.
-    pub fn recycle(&self, digest: &Digest, len: u64) -> io::Result<Option<Draft>> {
+    /// Renames a chunk's file of `bytes` to an unfinished one, to write over it: its blocks are
+    /// allocated. `None` when the chunk has no such file.
+    pub fn recycle(&self, digest: &Digest, len: u64, bytes: u64) -> io::Result<Option<Draft>> {
         // Programs that read a foreign layout do not verify bytes that are written over meanwhile.
         if self.foreign().is_some() {
             return Ok(None);
         }
-        let draft = self.draft(chunk_file_name::file_len(len))?;
+        self.take(digest, len, bytes)
+    }
+
+    /// Renames a chunk's file to an unfinished one that states `bytes`. `None` when the chunk has no
+    /// such file.
+    fn take(&self, digest: &Digest, len: u64, bytes: u64) -> io::Result<Option<Draft>> {
+        let draft = self.draft(bytes)?;
         match renameat(
             self.dir(),
             chunk_file_name::relative(digest, len).as_str(),
@@ -173,8 +198,38 @@ impl DataDir {
         Ok(unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir)?)
     }
 
-    /// Deletes a chunk's file. `false` when there was none.
-    pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
+    /// The bytes of an unfinished file.
+    pub fn draft_bytes(&self, draft: &Draft) -> io::Result<u64> {
+        let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+        Ok(fstatat(draft.staging.dir(), draft.name.as_str(), flags)?.st_size.max(0).cast_unsigned())
+    }
+
+    /// Deletes a chunk's file. Returns the bytes of the deleted file, by its payload's length in a
+    /// directory without encoded chunks and in a foreign layout; `None` when there was none.
+    pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
+        if self.may_have_encoded() {
+            return self.delete_measured(digest, len);
+        }
+        Ok(self.unlink(digest, len)?.then(|| self.file_len(len)))
+    }
+
+    /// Deletes a chunk's file and measures it. A peer may replace the file at any moment, so it is
+    /// measured after it lost its name.
+    fn delete_measured(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
+        let Some(there) = self.find(digest, len)? else { return Ok(None) };
+        if there.bytes.is_some()
+            && let Ok(Some(taken)) = self.take(digest, len, 0)
+        {
+            let bytes = self.draft_bytes(&taken);
+            self.unlink_draft(&taken)?;
+            return bytes.map(Some);
+        }
+        // A directory has the name, or the staging directory was deleted.
+        Ok(self.unlink(digest, len)?.then(|| self.counted_bytes(len, &there)))
+    }
+
+    /// Deletes the name of a chunk's file. `false` when there was none.
+    fn unlink(&self, digest: &Digest, len: u64) -> io::Result<bool> {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
         // First: LMCache must not find a chunk that is being deleted, and no listing finds a sidecar
         // without a chunk.
@@ -224,6 +279,12 @@ impl DataDir {
         )
     }
 
+    /// The bytes that the ledger counts for a `file` under a name that states a payload of `len`
+    /// bytes: its own length where chunks may be encoded, else that of its name.
+    pub fn counted_bytes(&self, len: u64, file: &FileId) -> u64 {
+        file.bytes.filter(|_| self.may_have_encoded()).unwrap_or_else(|| self.file_len(len))
+    }
+
     /// The length in bytes of the file that holds a payload of `len` bytes.
     pub fn data_len(&self, len: u64) -> u64 {
         if self.foreign.is_some() {
@@ -258,18 +319,18 @@ impl DataDir {
     /// Deletes the older of a chunk's files of two lengths, which two processes saved concurrently.
     /// Where both are gone, returns `known`; a load then finds that it is missing.
     pub fn keep_newer(&self, digest: &Digest, known: u64, other: u64) -> io::Result<Kept> {
-        let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
+        let found = |len| Ok::<_, io::Error>((len, self.find(digest, len)?));
+        let (known, other) = (found(known)?, found(other)?);
+        let written = |file: &Option<FileId>| file.map(|file| file.written);
         // By the time of the last write, which is the same for both processes: each keeps the
         // same file, so the chunk is not deleted under both of its lengths.
         // A missing file has no time, and loses.
-        let stays = if written(other)? > written(known)? { other } else { known };
-        let goes = if stays == known { other } else { known };
-        let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? {
-            chunk_file_name::file_len(goes)
-        } else {
-            0
-        };
-        Ok(Kept { len: stays, gone_bytes })
+        let (stays, goes) =
+            if written(&other.1) > written(&known.1) { (other, known) } else { (known, other) };
+        let gone = if self.is_read_only() { None } else { self.delete(digest, goes.0)? };
+        let (len, file) = stays;
+        let bytes = file.map_or_else(|| self.file_len(len), |file| self.counted_bytes(len, &file));
+        Ok(Kept { len, bytes, gone_bytes: gone.unwrap_or(0) })
     }
 }
 

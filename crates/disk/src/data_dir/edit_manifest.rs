@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_core::Error;
@@ -49,6 +50,7 @@ impl DataDir {
         if manifest != before || !is_written {
             manifest.write(&own).map_err(fail)?;
         }
+        self.has_encoded.fetch_or(manifest.has_encoded, Ordering::Relaxed);
         *self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner) = manifest.clone();
         Ok(manifest)
     }
@@ -72,7 +74,9 @@ impl DataDir {
         self.note_damage(
             renamed.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
         );
-        let manifest = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut manifest =
+            self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        manifest.has_encoded |= self.may_have_encoded();
         Ok(StoredManifest { manifest, is_written: false, _earlier })
     }
 }

@@ -1,4 +1,4 @@
-//! Detects a directory's layout from its chunks, where the manifest is missing or damaged.
+//! Detects a directory's layout, and whether chunks may be encoded, from its files, where the manifest is missing or damaged.
 
 use std::fs;
 use std::io::{self, ErrorKind as Io};
@@ -69,6 +69,29 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
             looks += 1;
             if looks == LOOKS_MAX {
                 return Ok(false);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the length of a file in the shards shows that it may be encoded, for a manifest that is
+/// written anew.
+pub fn has_other_lengths(root: &Path) -> io::Result<bool> {
+    for shard in 0..=255 {
+        let entries = match fs::read_dir(chunk_file_name::shard(root, shard)) {
+            Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => {
+                continue;
+            }
+            other => other?,
+        };
+        for entry in entries.flatten() {
+            let named = entry.file_name().to_str().and_then(chunk_file_name::parse);
+            let Some((_, len)) = named else { continue };
+            let is_other =
+                |meta: fs::Metadata| meta.is_file() && meta.len() != chunk_file_name::file_len(len);
+            if entry.metadata().is_ok_and(is_other) {
+                return Ok(true);
             }
         }
     }

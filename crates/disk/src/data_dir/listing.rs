@@ -23,6 +23,8 @@ pub struct Listed {
     pub digest: Digest,
     /// Payload length by the name.
     pub len: u64,
+    /// The bytes that the ledger counts for it.
+    pub bytes: u64,
     pub inode: u64,
 }
 
@@ -66,12 +68,9 @@ impl DataDir {
 
     /// All chunks of layout `kvtier` by name, in no order, without opening a file. Several threads
     /// read directories, because the medium is slow for one; `each` is called on this thread.
-    pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
-        self.list_inodes(|listed| each(listed.digest, listed.len))
-    }
-
-    /// The same with the inodes.
-    pub fn list_inodes(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
+    /// Files are measured only where chunks may be encoded.
+    pub fn list(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
+        self.look_for_encoded();
         let (send, shards) = sync_channel(LISTERS);
         let next = AtomicU16::new(0);
         std::thread::scope(|scope| {
@@ -115,6 +114,24 @@ impl DataDir {
         Ok(found)
     }
 
+    /// Sets the bytes of listed files to their own lengths. Those that are gone are left out.
+    fn measure(&self, listed: &mut Vec<Listed>) -> io::Result<()> {
+        let mut failed = None;
+        listed.retain_mut(|chunk| match self.find(&chunk.digest, chunk.len) {
+            Ok(Some(file)) => {
+                chunk.bytes = self.counted_bytes(chunk.len, &file);
+                chunk.inode = file.inode();
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                failed.get_or_insert(e);
+                true
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
     fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut dir = match Dir::openat(
@@ -133,7 +150,12 @@ impl DataDir {
             let chunk = entry.file_name().to_str().ok().and_then(chunk_file_name::parse);
             // A file in another shard than its name demands would never be found by that name.
             let chunk = chunk.filter(|(digest, _)| digest.as_bytes()[0] == shard);
-            found.extend(chunk.map(|(digest, len)| Listed { digest, len, inode: entry.ino() }));
+            let Some((digest, len)) = chunk else { continue };
+            let bytes = self.file_len(len);
+            found.push(Listed { digest, len, bytes, inode: entry.ino() });
+        }
+        if self.may_have_encoded() {
+            self.measure(&mut found)?;
         }
         Ok(found)
     }

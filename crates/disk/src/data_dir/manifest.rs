@@ -10,12 +10,14 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::BlockSums;
 
-use super::format::FORMAT;
+use super::format::{FORMAT, FORMAT_ENCODED};
 use super::scratch::is_scratch;
 use super::{OPEN_WAIT_MAX, earlier_lock, internal_files, kind_of, layout_detection, repair};
 use crate::layout::Layout;
 
 const HEAD: &str = "kvtier directory\nformat: 3\n";
+/// Format 4 is format 3 with chunks that may be encoded.
+const HEAD_ENCODED: &str = "kvtier directory\nformat: 4\n";
 /// Format 2 differs by the registration lock's name alone: see [`upgrade`](super::upgrade).
 const HEAD_2: &str = "kvtier directory\nformat: 2\n";
 /// The head of the first builds, whose manifests have no checksum.
@@ -32,6 +34,8 @@ pub struct Manifest {
     pub layout: Layout,
     /// The cap of the process that opened the directory last.
     pub capacity_bytes: Option<u64>,
+    /// Chunks may be encoded: the format is 4.
+    pub has_encoded: bool,
     /// The chunks' geometry: `chunk ...` and `namespace ...` lines, by the text before the colon.
     pub agreed: BTreeMap<String, String>,
 }
@@ -73,7 +77,7 @@ impl Manifest {
         match read().or_else(|e| if internal_files::is_unreadable(&e) { read() } else { Err(e) }) {
             Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
-                    "{} has format {format:?}, which a newer build of kvtier made; this build reads formats 1 to {FORMAT}: use that build, or \
+                    "{} has format {format:?}, which a newer build of kvtier made; this build reads formats 1 to {FORMAT_ENCODED}: use that build, or \
                      another directory",
                     root.display()
                 );
@@ -109,12 +113,13 @@ impl Manifest {
             Found::Whole(manifest) | Found::Older { manifest, .. } => Ok(manifest),
             Found::Damaged(why) => {
                 tracing::warn!("{}/.kvtier/manifest {why}", root.display());
-                Ok(Manifest { layout: layout()?.unwrap_or(wanted), ..Manifest::default() })
+                let layout = layout()?.unwrap_or(wanted);
+                Self::anew(root, layout).map_err(|e| cannot_list(root, e))
             }
             // Chunks of layout `kvtier` are recognised by their names and footers, also without a
             // manifest.
             Found::Nothing if layout_detection::is_ours(root).unwrap_or(false) => {
-                Ok(Manifest::default())
+                Self::anew(root, Layout::Kvtier).map_err(|e| cannot_list(root, e))
             }
             Found::Nothing => {
                 let what = format!(
@@ -124,6 +129,12 @@ impl Manifest {
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
+    }
+
+    /// The manifest of a directory that lost it, as far as its files show it.
+    fn anew(root: &Path, layout: Layout) -> io::Result<Self> {
+        let has_encoded = !layout.is_foreign() && layout_detection::has_other_lengths(root)?;
+        Ok(Manifest { layout, has_encoded, ..Manifest::default() })
     }
 
     /// Writes it in one step. The caller holds the registration lock.
@@ -136,7 +147,8 @@ impl Manifest {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
         let agreed: String =
             self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        with_crc(format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default()))
+        let head = if self.has_encoded { HEAD_ENCODED } else { HEAD };
+        with_crc(format!("{head}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default()))
     }
 
     /// Parses a manifest. Fails with the format of an intact manifest that this build does not read.
@@ -154,6 +166,9 @@ impl Manifest {
         };
         if let Some(manifest) = lines_after(body, HEAD) {
             return Ok(Found::Whole(manifest));
+        }
+        if let Some(manifest) = lines_after(body, HEAD_ENCODED) {
+            return Ok(Found::Whole(Manifest { has_encoded: true, ..manifest }));
         }
         if let Some(manifest) = lines_after(body, HEAD_2) {
             return Ok(Found::Older { format: 2, manifest });
@@ -318,7 +333,8 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
             )
         }
     };
-    Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)?;
+    let manifest = Manifest::anew(root, layout).map_err(|e| cannot_list(root, e))?;
+    manifest.write(own).map_err(fail)?;
     Ok(said)
 }
 
@@ -360,7 +376,8 @@ mod tests {
             [None, Some(1), Some(u64::MAX)].into_iter().cycle().zip(Layout::ALL)
         {
             let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
-            let manifest = Manifest { layout, capacity_bytes, agreed };
+            let has_encoded = capacity_bytes == Some(1);
+            let manifest = Manifest { layout, capacity_bytes, has_encoded, agreed };
             let bytes = manifest.text().into_bytes();
             assert_eq!(Manifest::parse(&bytes), Ok(Found::Whole(manifest)));
             for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
@@ -425,8 +442,8 @@ mod tests {
     fn what_is_whole_and_not_understood_is_of_another_build() {
         let text = |body: &str| with_crc(body.to_owned()).into_bytes();
         assert_eq!(
-            Manifest::parse(&text("kvtier directory\nformat: 4\nanything\n")),
-            Err("4".to_owned())
+            Manifest::parse(&text("kvtier directory\nformat: 5\nanything\n")),
+            Err("5".to_owned())
         );
         assert_eq!(
             Manifest::parse(&text(&format!("{HEAD}layout: kvtier\ncolour: red\n"))),

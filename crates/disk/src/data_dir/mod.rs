@@ -8,6 +8,7 @@ mod cap_agreement;
 mod chunk_files;
 mod earlier_lock;
 mod edit_manifest;
+mod encoded_chunks;
 mod file_system_properties;
 mod format;
 mod full_at_open;
@@ -38,8 +39,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use kvtier_core::ErrorKind;
 
 pub use chunk_files::{Draft, FileId, is_full};
+pub use encoded_chunks::begin_to_encode;
 pub use file_system_properties::{is_local, is_read_only, sizes};
 pub use internal_files::open_rw;
+pub use listing::Listed;
 pub use liveness::live_names;
 pub use manifest::Manifest;
 pub use process_identity::Process;
@@ -69,6 +72,8 @@ pub struct DataDir {
     last_manifest: Mutex<Manifest>,
     /// The cap with which this process registered.
     cap: OnceLock<u64>,
+    /// Chunks may be encoded, so that names do not show the lengths of files. It only becomes true.
+    has_encoded: AtomicBool,
     /// What dead processes left, removed when the directory was opened. The ledger may count it.
     pub removed_stale: RemovedStale,
     /// Whether files that the ledger counts were deleted so that the directory could be opened.
@@ -86,6 +91,7 @@ impl DataDir {
             dir: RwLock::new(Arc::new(dir)),
             staging: RwLock::new(None),
             read_only: AtomicBool::new(false),
+            has_encoded: AtomicBool::new(last_manifest.has_encoded),
             last_manifest: Mutex::new(last_manifest),
             cap: OnceLock::new(),
             removed_stale: RemovedStale::default(),

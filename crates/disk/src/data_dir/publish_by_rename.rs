@@ -12,9 +12,9 @@ use super::chunk_files::Draft;
 use super::{DataDir, internal_files, repair};
 
 impl DataDir {
-    /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
-    /// name until now.
-    pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
+    /// Gives an unfinished file a chunk's name, in one step. Returns the bytes of the file that had
+    /// that name until now, as [`delete`](Self::delete) does.
+    pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
         let staging = draft.staging.dir();
         let from = draft.name.as_str();
         let to = self.at(digest, len)?;
@@ -29,16 +29,17 @@ impl DataDir {
         draft: &Draft,
         digest: &Digest,
         len: u64,
-    ) -> io::Result<bool> {
-        let over = || -> io::Result<bool> {
+    ) -> io::Result<Option<u64>> {
+        let over = || -> io::Result<Option<u64>> {
+            let replaced = self.find(digest, len)?;
             let to = self.at(digest, len)?;
             let rename =
                 || renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str());
             match rename() {
-                Ok(()) => Ok(true),
+                Ok(()) => Ok(replaced.map(|file| self.counted_bytes(len, &file))),
                 Err(nix::Error::EISDIR) => {
                     self.move_directory_away(&self.root.join(&to))?;
-                    Ok(rename().map(|()| false)?)
+                    Ok(rename().map(|()| None)?)
                 }
                 Err(e) => Err(e.into()),
             }
@@ -48,7 +49,7 @@ impl DataDir {
             // The usual case: the name is free, and one system call publishes the chunk. A reader
             // finds no file or a complete one.
             match rename(RenameFlags::RENAME_NOREPLACE) {
-                Ok(()) => return Ok(false),
+                Ok(()) => return Ok(None),
                 Err(nix::Error::EEXIST) => {}
                 // The shard was deleted or replaced: tries once more with a new one. The unfinished
                 // file may be gone instead.
@@ -58,16 +59,13 @@ impl DataDir {
                     self.make_folder(digest)?;
                 }
                 // The file system has no `RENAME_NOREPLACE`.
-                Err(nix::Error::EINVAL) => {
-                    let replaced = self.find(digest, len)?.is_some();
-                    return over().map(|was_file| was_file && replaced);
-                }
+                Err(nix::Error::EINVAL) => return over(),
                 Err(e) => return Err(e.into()),
             }
             // Exchanged, not replaced: a peer may delete the old file at this moment, and exactly one
             // of both must count that.
             match rename(RenameFlags::RENAME_EXCHANGE) {
-                Ok(()) => return Ok(self.clear_swapped(draft)),
+                Ok(()) => return Ok(self.clear_swapped(draft, len)),
                 Err(nix::Error::ENOENT) => {}
                 // The file system has no `RENAME_EXCHANGE`.
                 Err(nix::Error::EINVAL) => return over(),
@@ -77,8 +75,14 @@ impl DataDir {
     }
 
     /// Deletes what had the chunk's name before, and has the unfinished file's name now. The chunk is
-    /// published even if this fails. Returns whether it was a file: directories are not counted.
-    fn clear_swapped(&self, draft: &Draft) -> bool {
+    /// published even if this fails. Returns the bytes that are counted for a file of that name:
+    /// directories are not counted.
+    fn clear_swapped(&self, draft: &Draft, len: u64) -> Option<u64> {
+        let by_name = self.file_len(len);
+        let bytes = match self.may_have_encoded() {
+            true => self.draft_bytes(draft).unwrap_or(by_name),
+            false => by_name,
+        };
         match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::EISDIR) => {
                 if let Err(e) = self.move_directory_away(&draft.staging.path().join(&draft.name)) {
@@ -86,10 +90,10 @@ impl DataDir {
                         "a directory that had a chunk's name cannot be renamed away: {e}"
                     ));
                 }
-                false
+                None
             }
             // What remains is removed with the staging directory.
-            _ => true,
+            _ => Some(bytes),
         }
     }
 
@@ -162,7 +166,7 @@ mod tests {
                 };
                 assert_eq!(
                     data_dir.publish_by(&rename, &draft, &digest, 4096).unwrap(),
-                    replaced,
+                    replaced.then_some(8192),
                     "{able:?}"
                 );
                 assert_eq!(
@@ -171,7 +175,7 @@ mod tests {
                     "{able:?}: only `alive` is left"
                 );
             }
-            assert!(data_dir.delete(&digest, 4096).unwrap());
+            assert!(data_dir.delete(&digest, 4096).unwrap() == Some(8192));
         }
     }
 }

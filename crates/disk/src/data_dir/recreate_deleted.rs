@@ -52,7 +52,8 @@ impl DataDir {
             .for_each(|found| self.note_damage(found));
         let _registration = lock_registration(&own)?;
         refuse_other_formats()?;
-        let last = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut last = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        last.has_encoded |= self.may_have_encoded();
         // A peer may have been faster.
         if !internal_files::exists(&own.join("manifest"))? {
             // The path may name a directory of an earlier build that lost its manifest.
@@ -79,6 +80,7 @@ impl DataDir {
         }
         let Some(root) = root else { return Ok(Recovered::Bookkeeping) };
         *self.dir.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(root.into());
+        self.look_anew_for_encoded();
         Ok(Recovered::Directory)
     }
 

@@ -9,7 +9,6 @@ use std::path::Path;
 use kvtier_key::Digest;
 
 use super::{DataDir, liveness, staging};
-use crate::chunk_file_name;
 
 /// The most passes over the directory.
 const PASSES_MAX: usize = 8;
@@ -42,17 +41,29 @@ impl SeenFiles {
 impl DataDir {
     /// Counts the bytes of all files once; a file that is renamed meanwhile may be missed.
     pub fn count_once(&self) -> io::Result<u64> {
-        let mut seen = SeenFiles::default();
-        self.pass(&mut seen, &mut ByteCount::default())?;
-        Ok(seen.bytes)
+        self.until_measured(|| {
+            let mut seen = SeenFiles::default();
+            self.pass(&mut seen, &mut ByteCount::default())?;
+            Ok(seen.bytes)
+        })
     }
 
     /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and no
     /// thread of this process moves files.
     pub fn count(&self) -> io::Result<ByteCount> {
-        let mut counted = ByteCount::default();
-        counted.bytes = count(|| self.peers(), |seen| self.pass(seen, &mut counted))?;
-        Ok(counted)
+        self.until_measured(|| {
+            let mut counted = ByteCount::default();
+            counted.bytes = count(|| self.peers(), |seen| self.pass(seen, &mut counted))?;
+            Ok(counted)
+        })
+    }
+
+    /// Counts, and counts again if a peer began to encode meanwhile: then names do not show the
+    /// lengths of files any more.
+    fn until_measured<T>(&self, count: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let was_measured = self.look_for_encoded();
+        let counted = count()?;
+        if was_measured || !self.look_for_encoded() { Ok(counted) } else { count() }
     }
 
     fn peers(&self) -> io::Result<Peers> {
@@ -68,8 +79,8 @@ impl DataDir {
     fn pass(&self, seen: &mut SeenFiles, counted: &mut ByteCount) -> io::Result<()> {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
-            None => self.list_inodes(|listed| {
-                seen.file(listed.inode, chunk_file_name::file_len(listed.len));
+            None => self.list(|listed| {
+                seen.file(listed.inode, listed.bytes);
                 counted.chunks.push((listed.digest, listed.len));
             })?,
             Some(foreign) => self.foreign_names(|name| {

@@ -6,8 +6,7 @@ use kvtier_index::{Chunk, Index, InsertOutcome};
 
 use crate::DiskConfig;
 use crate::change_log::ChangeLog;
-use crate::chunk_file_name;
-use crate::data_dir::{self, DataDir};
+use crate::data_dir::{self, DataDir, Listed};
 use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::validity::LedgerValidity;
@@ -32,12 +31,13 @@ pub fn open_dir_state(
         Error::new(crate::kind_of(&e), what.clone())
             .with_cause(e, "check its permissions and free space")
     };
-    // Caps are compared before anything is listed or changed.
     let own = data_dir.own();
+    // Caps are compared before anything is listed or changed.
     data_dir.join(config.capacity_bytes, config.shrink)?;
     let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
     // Before the listing: a chunk published meanwhile is in the log or in the listing.
     let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
+    begin_to_encode(&data_dir, config, &changes)?;
     let listing = Listing::begin(&data_dir).map_err(&failed)?;
     let duplicate_bytes = list_into(&data_dir, &mut index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
@@ -70,11 +70,9 @@ pub fn open_dir_state(
     };
     let (ledger, ledger_validity, reader, quarantine_bytes) = open().map_err(failed)?;
     // Without a staging directory the journal is not written.
-    let journal = Journal::new(
-        &own,
-        data_dir.staging().as_ref().map_or("", |staging| staging.name()),
-        &config.clock,
-    );
+    let staging = data_dir.staging();
+    let name = staging.as_ref().map_or("", |staging| staging.name());
+    let journal = Journal::new(&own, name, &config.clock);
     let geometry = AgreedGeometry::new(&manifest);
     Ok((
         DirState {
@@ -181,6 +179,20 @@ fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::R
     Ok(changes)
 }
 
+/// Notes, for a tier that encodes, that the directory may have encoded chunks.
+fn begin_to_encode(
+    data_dir: &DataDir,
+    config: &DiskConfig,
+    changes: &ChangeLog,
+) -> Result<(), Error> {
+    if config.encoding.is_on() && data_dir.begin_to_encode(data_dir::OPEN_WAIT_MAX)? {
+        // Peers list the directory, and find by that that names do not show lengths any more.
+        changes.append_lost();
+        changes.settle(changes.missed());
+    }
+    Ok(())
+}
+
 /// Enters all stored chunks into the index. Of a chunk with files of two lengths, the newer stays.
 /// Returns the bytes of deleted files.
 fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
@@ -189,8 +201,8 @@ fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
     if data_dir.foreign().is_some() {
         return Ok(0);
     }
-    data_dir.list(|digest, len| {
-        match index.insert(Chunk::new(digest, len, chunk_file_name::file_len(len))) {
+    data_dir.list(|Listed { digest, len, bytes, .. }| {
+        match index.insert(Chunk::new(digest, len, bytes)) {
             InsertOutcome::Replaced { old } if old.len != len => duplicates.push((digest, old.len)),
             _ => {}
         }
@@ -199,7 +211,7 @@ fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
         let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
         let kept = data_dir.keep_newer(&digest, known, other)?;
         bytes += kept.gone_bytes;
-        let _ = index.insert(Chunk::new(digest, kept.len, chunk_file_name::file_len(kept.len)));
+        let _ = index.insert(Chunk::new(digest, kept.len, kept.bytes));
     }
     Ok(bytes)
 }
@@ -282,6 +294,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::chunk_file_name;
 
     const BYTES: u64 = 12_288;
 

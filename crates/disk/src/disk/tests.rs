@@ -120,8 +120,8 @@ fn a_chunk_that_was_evicted_since_the_listing_is_not_entered_again() {
     let shared = &disk.shared;
     shared.follow_changes();
     let mut listed = Vec::new();
-    shared.data_dir.list(|digest, len| listed.push((digest, len))).unwrap();
-    listed.sort_unstable();
+    shared.data_dir.list(|chunk| listed.push(chunk)).unwrap();
+    listed.sort_unstable_by_key(|chunk| chunk.digest);
     let entry = match shared.index().begin_evict(gone.digest()) {
         kvtier_index::RemoveOutcome::Gone(entry) => entry,
         other => panic!("{other:?}"),
@@ -431,7 +431,7 @@ fn a_remove_deletes_what_failed_its_checks_and_stayed_in_layouts_of_lmcache() {
         let shared = &disk.shared;
         let ctx = Ctx::within(std::time::Duration::from_secs(600));
         let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
-        assert!(!shared.mark_corrupt(key.digest(), file), "{layout}: no sweep saw it");
+        assert!(shared.mark_corrupt(key.digest(), file).is_none(), "{layout}: no sweep saw it");
         let remove = || disk.remove(&ctx, [key.clone()].into()).wait().unwrap();
         assert_eq!(remove().removed, 1, "{layout}");
         assert!(!path.exists() && !dir.path().join(format!("{name}.metadata")).exists());

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use kvtier_index::Chunk;
 use kvtier_key::Digest;
 
 use crate::data_dir::quarantine::{self, Cleared};
@@ -14,27 +15,38 @@ use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
     /// Moves a chunk's damaged file into quarantine, or deletes it where it does not fit. The
-    /// caller holds the chunk's [name](Self::name). In a foreign layout the ledger counts what the
+    /// caller holds the chunk's [name](Self::name). `known` was its entry in the index. In a foreign
+    /// layout the ledger counts what the
     /// index had, and not what another program wrote since.
-    pub fn quarantine(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
+    pub fn quarantine(&self, digest: &Digest, len: u64, known: Option<Chunk>) -> io::Result<()> {
         let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         let max = quarantine::bytes_max(self.limits.capacity_bytes);
         // The sidecar first: without it LMCache has no such chunk.
         self.data_dir.delete_sidecar(digest)?;
         let path = self.data_dir.root().join(self.data_dir.at(digest, len)?);
+        // Before the file moves.
+        let counted = self.counted_in_ledger(digest, len, known);
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
         self.space.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
-        // The ledger counted the length in the file's name; the file may have another.
-        let is_counted = |foreign: &Foreign| was_known && !foreign.is_uncounted(digest);
-        let counted = match self.data_dir.foreign().is_none_or(is_counted) {
-            true => self.data_dir.file_len(len),
-            false => 0,
-        };
         // Of both differences one is zero: the file is shorter or longer than what was counted for
         // it.
         self.space.ledger.release_later(counted.saturating_sub(kept), since);
         self.space.ledger.add(kept.saturating_sub(counted))
+    }
+
+    /// The bytes that the ledger counts for a chunk's file, whatever its length is now: those in its
+    /// name, or where chunks may be encoded those that it had when it was saved or listed.
+    fn counted_in_ledger(&self, digest: &Digest, len: u64, known: Option<Chunk>) -> u64 {
+        let is_counted = |foreign: &Foreign| known.is_some() && !foreign.is_uncounted(digest);
+        if !self.data_dir.foreign().is_none_or(is_counted) {
+            return 0;
+        }
+        if !self.data_dir.may_have_encoded() {
+            return self.data_dir.file_len(len);
+        }
+        let measured = || self.data_dir.bytes_on_disk(digest, len).ok().flatten();
+        known.map(|chunk| chunk.bytes).or_else(measured).unwrap_or(0)
     }
 
     /// Deletes files in quarantine until `wanted` bytes are free. Returns the bytes deleted.

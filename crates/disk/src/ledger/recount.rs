@@ -12,7 +12,6 @@ use kvtier_core::Event;
 use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
-use crate::chunk_file_name;
 use crate::data_dir::RemovedStale;
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
@@ -241,7 +240,7 @@ impl<M: Mover> Shared<M> {
         let since = self.space.ledger.generation();
         match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {
-                (chunk.len, chunk.bytes) = (kept.len, chunk_file_name::file_len(kept.len));
+                (chunk.len, chunk.bytes) = (kept.len, kept.bytes);
                 let _ = self.index().insert(chunk);
                 if kept.gone_bytes > 0 {
                     self.uncount(kept.gone_bytes, since);

@@ -44,6 +44,7 @@ impl<M: Mover> Saving<M> {
         // Before any answer: the caller may need its memory again.
         drop(transfer);
         shared.memory.queue.notify();
+        self.release_encoded();
         if let Err(end) = written {
             return self.end(end);
         }
@@ -115,11 +116,11 @@ impl<M: Mover> Saving<M> {
         let _moving = shared.space.ledger_validity.moving();
         let since = shared.space.ledger.generation();
         // Before the rename: afterwards the old file is gone.
-        let replaced_bytes = shared.counted_bytes(key, self.len);
+        let foreign_bytes = shared.counted_foreign_bytes(key, self.len);
         let Some(draft) = space.draft() else { return Ok(()) };
         match shared.data_dir.publish(draft, digest, self.len) {
-            Ok(false) => {}
-            Ok(true) => shared.uncount(replaced_bytes, since),
+            Ok(None) => {}
+            Ok(Some(replaced)) => shared.uncount(foreign_bytes.unwrap_or(replaced), since),
             Err(e) => {
                 self.space = Some(space);
                 return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
@@ -133,8 +134,9 @@ impl<M: Mover> Saving<M> {
             self.retract(digest, space, since);
             return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
         }
+        let chunk = shared.chunk(key, self.len, space.published_bytes());
         let Some(reservation) = space.into_published(since) else { return Ok(()) };
-        self.insert(key, reservation, since)
+        self.insert(chunk.with_place(self.pending.place()), reservation, since)
     }
 
     /// Deletes a published file whose sidecar is missing: LMCache does not see such a chunk.
@@ -147,13 +149,12 @@ impl<M: Mover> Saving<M> {
     /// Enters the published chunk into the index, and reports it to peers and listeners.
     fn insert(
         &self,
-        key: &Key,
+        chunk: Chunk,
         reservation: Reservation,
         since: Generation,
     ) -> Result<(), SaveEnd> {
         let shared = &self.shared;
-        let digest = key.digest();
-        let chunk: Chunk = shared.chunk(key, self.len).with_place(self.pending.place());
+        let digest = &chunk.digest;
         // The reserved bytes become the entry's in one step, so the index is never above the cap.
         let inserted = shared.index().commit(reservation, chunk);
         // Under a chunk's name there must be no file that the ledger does not count.
@@ -165,9 +166,9 @@ impl<M: Mover> Saving<M> {
             _ => None,
         };
         if let Some(superfluous) = superfluous
-            && shared.data_dir.delete(digest, superfluous).is_ok_and(|existed| existed)
+            && let Ok(Some(bytes)) = shared.data_dir.delete(digest, superfluous)
         {
-            shared.uncount(shared.data_dir.file_len(superfluous), since);
+            shared.uncount(bytes, since);
         }
         if matches!(inserted, InsertOutcome::Refused(_)) {
             // Peers may have the chunk in their index whose file was replaced.
@@ -195,17 +196,17 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// The bytes that the ledger counts for the files that a published chunk replaces, should there
-    /// be any. The caller holds the chunk's name.
-    fn counted_bytes(&self, key: &Key, len: u64) -> u64 {
+    /// The bytes that the ledger counts for the files of a foreign layout that a published chunk
+    /// replaces, should there be any; `None` in layout `kvtier`. The caller holds the chunk's name.
+    fn counted_foreign_bytes(&self, key: &Key, len: u64) -> Option<u64> {
         let digest = key.digest();
-        let Some(foreign) = self.data_dir.foreign() else { return self.data_dir.file_len(len) };
+        let foreign = self.data_dir.foreign()?;
         foreign.learn(key);
         // One name for all lengths. What another program wrote there since the last scan is not
         // counted.
         let is_counted = !foreign.is_uncounted(digest);
         let bytes = self.data_dir.bytes_on_disk(digest, len).ok().flatten();
-        bytes.filter(|_| is_counted).unwrap_or(0)
+        Some(bytes.filter(|_| is_counted).unwrap_or(0))
     }
 
     /// How a save ends whose system call or transfer failed.

@@ -44,7 +44,7 @@ impl<M: Mover> Saving<M> {
         // Checksums need the bytes in memory that the CPU reads. The fetch comes back here with
         // them.
         if self.is_far() {
-            return self.fetch();
+            return self.fetch(|save| save.write(None));
         }
         // As for space: the count of releases is read before the attempt.
         let queue = self.shared.memory.queue.clone();
@@ -61,14 +61,14 @@ impl<M: Mover> Saving<M> {
     }
 
     /// Whether the bytes are still in memory that the CPU cannot reach.
-    fn is_far(&self) -> bool {
+    pub(super) fn is_far(&self) -> bool {
         let is_far =
             |answer: &Unanswered| answer.op.from.iter().any(|view| !view.place().is_host());
-        self.fetched.is_none() && self.answer.as_ref().is_some_and(is_far)
+        self.fetched.is_none() && self.encoded.is_none() && self.answer.as_ref().is_some_and(is_far)
     }
 
-    /// Brings the bytes into memory that the CPU can reach, and writes them from there.
-    fn fetch(mut self) {
+    /// Brings the bytes into memory that the CPU can reach, and goes on with `then`.
+    pub(super) fn fetch(mut self, then: fn(Self)) {
         let Some(Unanswered { op, .. }) = &self.answer else { return };
         let from = op.from.clone();
         let shared = Arc::clone(&self.shared);
@@ -77,7 +77,7 @@ impl<M: Mover> Saving<M> {
             pool.push(Lane::Write, move || match fetched {
                 Ok(views) => {
                     self.fetched = Some(views);
-                    self.write(None);
+                    then(self);
                 }
                 Err(e) => {
                     let what = "cannot read the chunk from the GPU";
@@ -94,6 +94,9 @@ impl<M: Mover> Saving<M> {
 
     /// Computes checksums and footer, and plans the writes.
     fn prepare(&mut self) -> Result<Transfer, Unprepared> {
+        if self.encoded.is_some() {
+            return self.prepare_encoded();
+        }
         let Some(Unanswered { op, .. }) = &self.answer else { return Err(already_ended().into()) };
         let shared = Arc::clone(&self.shared);
         let from = self.fetched.as_ref().unwrap_or(&op.from);
@@ -128,6 +131,28 @@ impl<M: Mover> Saving<M> {
             parts.push(Part::Write { at: 0, from: pair.slice(payload_end..pair.len()) });
         }
         self.facts = shared.data_dir.foreign().map(|_| facts);
+        self.transfer(parts)
+    }
+
+    /// The same for an encoded chunk, whose memory holds its padding too.
+    fn prepare_encoded(&mut self) -> Result<Transfer, Unprepared> {
+        let (Some(encoded), Some(Unanswered { op, .. })) = (&self.encoded, &self.answer) else {
+            return Err(already_ended().into());
+        };
+        let Ok(mut page) = self.shared.memory.tails.lease(PAGE as usize) else {
+            return Err(Unprepared::NoMemory);
+        };
+        let footer = self.last_page(&encoded.facts(&op.key), &op.key)?;
+        page.write_at(0, &footer)
+            .map_err(|e| Error::new(ErrorKind::Invalid, "page too small").with_source(e))?;
+        let payload = encoded.padded();
+        let at = payload.len() as u64;
+        let parts =
+            vec![Part::Write { at: 0, from: payload }, Part::Write { at, from: page.freeze() }];
+        self.transfer(parts)
+    }
+
+    fn transfer(&mut self, parts: Vec<Part>) -> Result<Transfer, Unprepared> {
         let file = self.space.as_mut().and_then(SpaceReservation::take_file);
         let file = file.ok_or_else(already_ended)?;
         Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None })
@@ -192,7 +217,7 @@ impl<M: Mover> Saving<M> {
     }
 }
 
-fn already_ended() -> Error {
+pub(super) fn already_ended() -> Error {
     Error::new(ErrorKind::Closed, "already ended")
 }
 

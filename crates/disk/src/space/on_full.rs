@@ -187,7 +187,21 @@ impl<M: Mover> SpaceReservation<M> {
         if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
             return false;
         }
-        let Ok(Some(draft)) = shared.data_dir.recycle(digest, victim.len) else { return false };
+        let since = shared.space.ledger.generation();
+        let Ok(Some(draft)) = shared.data_dir.recycle(digest, victim.len, victim.bytes) else {
+            return false;
+        };
+        // A peer may have replaced the file by one in another encoding, for which the ledger counts
+        // other bytes.
+        let bytes = match shared.data_dir.may_have_encoded() {
+            true => shared.data_dir.draft_bytes(&draft).unwrap_or(victim.bytes),
+            false => victim.bytes,
+        };
+        let fits = bytes == victim.bytes;
+        if !fits && shared.data_dir.unlink_draft(&draft).is_ok() {
+            shared.uncount(bytes, since);
+            shared.space.ledger_validity.suspect();
+        }
         shared.index().finish_evict(digest);
         shared.journal.note([Record::Remove(*digest)]);
         shared.append_change(Record::Remove(*digest));
@@ -195,11 +209,13 @@ impl<M: Mover> SpaceReservation<M> {
         // Released before the listeners run, since they may call the tier.
         drop((moving, name));
         add(&shared.counters.evicted, 1);
-        add(&shared.counters.recycled, 1);
         shared.listeners.notify();
-        self.recycled = Some(draft);
-        // The victim's bytes are this reservation's now. The total does not change.
-        self.is_counted = true;
+        if fits {
+            add(&shared.counters.recycled, 1);
+            self.recycled = Some(draft);
+            // The victim's bytes are this reservation's now. The total does not change.
+            self.is_counted = true;
+        }
         true
     }
 }
