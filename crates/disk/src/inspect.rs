@@ -22,6 +22,7 @@ use ledger_updates::Accounting;
 
 mod check_file;
 mod chunk_file;
+mod encode_again;
 mod export;
 mod foreign_files;
 mod import;
@@ -32,7 +33,8 @@ use check_file::{PIECE, read_and_check, read_footer, regular};
 
 pub use check_file::Damage;
 pub use chunk_file::ChunkFile;
-pub use export::Source;
+pub use encode_again::encode_again;
+pub use export::{Source, StoredChunk};
 pub use import::{NewChunk, Writer};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use summary::Summary;
@@ -59,6 +61,8 @@ pub struct Directory {
     root: PathBuf,
     layout: Layout,
     capacity_bytes: Option<u64>,
+    /// Chunks may be encoded, so that names do not show the lengths of files.
+    has_encoded: bool,
     quarantine_bytes_max: u64,
     accounting: Arc<Mutex<Option<Arc<Accounting>>>>,
 }
@@ -90,8 +94,9 @@ impl Directory {
     /// `Invalid` for a directory that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let Manifest { layout, capacity_bytes, .. } = Manifest::read(&root, Layout::Kvtier)?;
-        Ok(Directory::new(root, layout, capacity_bytes))
+        let Manifest { layout, capacity_bytes, has_encoded, .. } =
+            Manifest::read(&root, Layout::Kvtier)?;
+        Ok(Directory { has_encoded, ..Directory::new(root, layout, capacity_bytes) })
     }
 
     /// Opens a directory of a foreign layout that need not have a manifest. `Invalid` where a
@@ -127,7 +132,15 @@ impl Directory {
 
     fn new(root: PathBuf, layout: Layout, capacity_bytes: Option<u64>) -> Self {
         let quarantine_bytes_max = quarantine::bytes_max(capacity_bytes.unwrap_or(u64::MAX));
-        Directory { root, layout, capacity_bytes, quarantine_bytes_max, accounting: Arc::default() }
+        let accounting = Arc::default();
+        Directory {
+            root,
+            layout,
+            capacity_bytes,
+            has_encoded: false,
+            quarantine_bytes_max,
+            accounting,
+        }
     }
 
     /// The layout of the files.
@@ -150,9 +163,6 @@ impl Directory {
     /// Reads a chunk's footer: its facts, and its key in canonical form.
     pub fn footer(&self, chunk: &ChunkName) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
         let Ok(file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
-        if file.metadata()?.len() != file_len(chunk.len) {
-            return Ok(Err(Damage::Length));
-        }
         read_footer(&file, chunk)
     }
 
@@ -187,10 +197,8 @@ impl Directory {
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
             foreign_files::check(&mut file, &self.path(chunk), self.layout, chunk, &mut |_| {})
-        } else if meta.len() == file_len(chunk.len) {
-            read_and_check(&mut file, chunk, &mut |_| {})
         } else {
-            Ok(Err(Damage::Length))
+            read_and_check(&mut file, chunk, &mut |_| {}).map(|found| found.map(drop))
         };
         match found {
             Err(e) if e.kind() == Io::UnexpectedEof => Ok((FileId::of(&meta), Err(Damage::Length))),
@@ -208,13 +216,14 @@ impl Directory {
         // Before the file goes: the generation of the ledger must be that from before the unlink.
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
+        let counted = self.file_len(chunk);
         foreign_files::remove_sidecar(self.layout, &self.path(chunk))?;
         match fs::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
         if let Some(accounting) = accounting {
-            accounting.release(self.file_len(chunk), since);
+            accounting.release(counted, since);
             accounting.append(Record::Remove(chunk.digest));
         }
         Ok(true)
@@ -249,6 +258,7 @@ impl Directory {
         let staging = data_dir::register(&own)?;
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
+        let counted = self.file_len(chunk);
         let taken = staging.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
@@ -256,7 +266,6 @@ impl Directory {
         }
         let release =
             |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
-        let counted = self.file_len(chunk);
         // The rename took what had the name, which need not be the file that was checked.
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
             // A tier saved the chunk again between check and rename: the file is moved back, or
@@ -324,8 +333,19 @@ impl Directory {
         if self.layout.is_foreign() {
             chunk.len + self.layout.extra_bytes()
         } else {
-            file_len(chunk.len)
+            self.own_len(chunk)
         }
+    }
+
+    /// What the ledger counts for a file of layout `kvtier`: its own length where chunks may be
+    /// encoded, else that of its name.
+    fn own_len(&self, chunk: &ChunkName) -> u64 {
+        let by_name = file_len(chunk.len);
+        if !self.has_encoded {
+            return by_name;
+        }
+        let there = fs::symlink_metadata(self.path(chunk)).ok().filter(fs::Metadata::is_file);
+        there.map_or(by_name, |file| file.len())
     }
 
     /// The ledger and the change log; `None` where no tier ever opened the directory.

@@ -459,3 +459,56 @@ fn quarantined(dir: &Path) -> u64 {
     let files = fs::read_dir(dir.join(".kvtier/quarantine")).unwrap().flatten();
     files.map(|file| file.metadata().unwrap().len()).sum()
 }
+
+#[test]
+fn the_tools_read_check_copy_and_remove_encoded_chunks() {
+    use kvtier_file::inspect::{Damage, Directory, NewChunk, encode_again};
+    const LEN: usize = 50_000;
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let a = PLAIN.open(dirs[0].path());
+    a.save(0, &soft(0, LEN));
+    let (zstd, aes) = (ZSTD.open(dirs[0].path()), AES.open(dirs[0].path()));
+    zstd.save(1, &soft(1, LEN));
+    aes.save(2, &soft(2, LEN));
+    // A directory in which no process encoded.
+    drop(PLAIN.open(dirs[1].path()));
+    let [from, to] = dirs.each_ref().map(|dir| Directory::open(dir.path()).unwrap());
+    let writer = to.writer().unwrap();
+    let summary = from.summary().unwrap();
+    let files = files_bytes(dirs[0].path());
+    assert_eq!((summary.bytes, summary.payload_bytes), (files, 3 * LEN as u64));
+    assert!((LEN as u64 * 2..LEN as u64 * 3).contains(&summary.stored_bytes));
+    let codecs = [("aes-256-gcm".to_owned(), 1), ("zstd".to_owned(), 1)];
+    assert_eq!((summary.codecs, summary.key_ids), (codecs.into(), [(1, 1)].into()));
+    for chunk in from.chunks().unwrap() {
+        let n = (0..3).find(|n| *a.key(*n).digest() == chunk.digest).unwrap();
+        assert_eq!(from.verify(&chunk).unwrap(), Ok(()));
+        let read = [&ZSTD, &AES].map(|with| from.read_by(&chunk, &with.encoding()).unwrap());
+        let raw = Ok((soft(n, LEN), true));
+        let not = Err(Damage::NotDecoded);
+        let expected = [[&raw, &raw], [&raw, &not], [&not, &raw]][n as usize];
+        assert!(read.each_ref() == expected, "{n}");
+        let stored = from.read_stored(&chunk).unwrap().unwrap();
+        // Encoded anew for a tier with other settings.
+        let [both, plain] = [&BOTH, &PLAIN].map(Setup::encoding);
+        let decoder = if n == 2 { AES.encoding() } else { ZSTD.encoding() };
+        let again = encode_again(&a.key(n), stored.clone(), &decoder, &both).unwrap();
+        assert_eq!(again.facts.as_ref().map(|facts| facts.key_id), Some(1));
+        let back = encode_again(&a.key(n), again, &both, &plain).unwrap();
+        assert!(back.bytes == soft(n, LEN) && back.facts.is_some_and(|facts| facts.is_plain()));
+        let (facts, canonical) = from.footer(&chunk).unwrap().unwrap();
+        assert_eq!(stored.facts.as_ref(), Some(&facts));
+        let new = NewChunk { facts: &facts, canonical: &canonical, payload: &stored.bytes };
+        assert!(writer.write(&new).unwrap());
+    }
+    writer.finish().unwrap();
+    drop(writer);
+    assert_eq!(head(dirs[1].path()), HEAD_4);
+    assert_eq!(ledger(dirs[1].path()), files);
+    let b = PLAIN.open(dirs[1].path());
+    (0..3).for_each(|n| b.hits(n, &soft(n, LEN)));
+    let to = Directory::open(dirs[1].path()).unwrap();
+    to.chunks().unwrap().iter().for_each(|chunk| assert!(to.remove(chunk).unwrap()));
+    to.finish().unwrap();
+    b.fixture.eventually("nothing is left", || ledger(dirs[1].path()) == 0);
+}

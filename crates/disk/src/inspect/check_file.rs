@@ -11,6 +11,7 @@ use crate::chunk_file_name::file_len;
 use crate::data_dir::FileId;
 use crate::direct_io::PAGE;
 use crate::footer;
+use crate::load::may_be_encoded;
 
 /// How many bytes of a file are read at a time.
 pub const PIECE: usize = 1 << 20;
@@ -31,6 +32,8 @@ pub enum Damage {
     Kind,
     /// Its headers differ from each other or from the file, or are missing.
     Header,
+    /// It is intact, and encoded in a way that is not decoded here, or by a key that is not loaded.
+    NotDecoded,
     /// No visible damage: another program wrote the file, without facts to check it by.
     Unverified,
 }
@@ -52,24 +55,36 @@ pub fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
 
 pub type Footer = (Facts, Vec<u8>);
 
+/// Reads the footer of a chunk's file. `Length` where the file's length is not the one that name and
+/// footer imply.
 pub fn read_footer(file: &File, chunk: &ChunkName) -> io::Result<Result<Footer, Damage>> {
+    let bytes = file.metadata()?.len();
+    let by_name = bytes == file_len(chunk.len);
+    if !by_name && !may_be_encoded(chunk.len, bytes) {
+        return Ok(Err(Damage::Length));
+    }
     let mut page = [0; PAGE as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
-    let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut page, bytes - PAGE)?;
+    // A file of another length without a footer was cut or extended.
+    let no_footer = if by_name { Damage::Footer } else { Damage::Length };
+    let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(no_footer)) };
     // The checksum of the facts does not cover the key's canonical form, whose digest does: else
     // its bytes would be taken for another key's.
     if !key.is_empty() && Key::digest_of(&facts.namespace, key) != facts.key {
         return Ok(Err(Damage::Footer));
     }
+    if facts.is_plain() != by_name || (!by_name && footer::file_len_of(&facts) != bytes) {
+        return Ok(Err(if by_name { Damage::Bytes } else { Damage::Length }));
+    }
     Ok(Ok((facts, key.to_vec())))
 }
 
-/// Checks a file that has the right length.
+/// Checks the stored bytes of a file, encoded or not, and calls `each` with them. Returns the facts.
 pub fn read_and_check(
     file: &mut File,
     chunk: &ChunkName,
     each: &mut dyn FnMut(&[u8]),
-) -> io::Result<Result<(), Damage>> {
+) -> io::Result<Result<Facts, Damage>> {
     let facts = match read_footer(file, chunk)? {
         Ok((facts, _)) => facts,
         Err(damage) => return Ok(Err(damage)),
@@ -77,19 +92,23 @@ pub fn read_and_check(
     if facts.key != chunk.digest || facts.raw_len != chunk.len {
         return Ok(Err(Damage::Swapped));
     }
-    let mut sums = PieceSums::new(chunk.len);
+    let len = facts.stored_len();
+    if len != facts.raw_len && facts.is_plain() {
+        return Ok(Err(Damage::Bytes));
+    }
+    let mut sums = PieceSums::new(len);
     let mut at = 0;
     let mut piece = vec![0; PIECE];
-    while at < chunk.len {
-        let n = (chunk.len - at).min(PIECE as u64) as usize;
+    while at < len {
+        let n = (len - at).min(PIECE as u64) as usize;
         file.read_exact(&mut piece[..n])?;
         sums.piece(at, &piece[..n]);
         each(&piece[..n]);
         at += n as u64;
     }
-    let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
+    let padding = (footer::file_len_of(&facts) - PAGE - len) as usize;
     file.read_exact(&mut piece[..padding])?;
     let right = sums.finish().is_some_and(|found| found == facts.sums)
         && piece[..padding].iter().all(|b| *b == 0);
-    Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
+    Ok(if right { Ok(facts) } else { Err(Damage::Bytes) })
 }

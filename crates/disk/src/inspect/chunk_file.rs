@@ -10,7 +10,6 @@ use std::time::SystemTime;
 use kvtier_key::{Facts, GDS_HEADER_BYTES, GdsHeader};
 
 use super::{ChunkName, Damage, Directory, foreign_files, regular};
-use crate::chunk_file_name::file_len;
 use crate::direct_io::PAGE;
 use crate::{footer, use_order};
 
@@ -43,7 +42,7 @@ impl ChunkFile {
             file.read_exact_at(&mut page, file_bytes - PAGE)?;
         }
         if let Ok((facts, key)) = footer::decode(&page) {
-            if file_len(facts.raw_len) != file_bytes {
+            if footer::file_len_of(&facts) != file_bytes {
                 return Ok(Err(Damage::Length));
             }
             let canonical = Some(key.to_vec());

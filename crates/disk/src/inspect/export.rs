@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind as Io};
 use std::sync::Arc;
 
-use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
+use kvtier_codec::TierEncoding;
+use kvtier_key::{Facts, InvalidKey, Key, KeyId, Namespace};
 
 use super::{ChunkName, Damage, Directory, foreign_files, read_and_check, read_footer, regular};
-use crate::chunk_file_name::file_len;
 
 /// The key of a chunk, as far as its file states it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,16 @@ pub enum Source {
     UnknownKey(InvalidKey),
     /// The file is damaged.
     Damaged(Damage),
+}
+
+/// A chunk's bytes as they are stored, all of them checked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoredChunk {
+    /// Its facts, with codec and key where it is encoded; `None` where nothing verifies the bytes.
+    pub facts: Option<Facts>,
+    /// The stored bytes.
+    pub bytes: Vec<u8>,
 }
 
 impl Directory {
@@ -43,9 +53,6 @@ impl Directory {
                 },
             );
         }
-        if file.metadata()?.len() != file_len(chunk.len) {
-            return Ok(Source::Damaged(Damage::Length));
-        }
         Ok(match read_footer(&file, chunk)? {
             Err(damage) => Source::Damaged(damage),
             Ok((facts, _)) if facts.key != chunk.digest => Source::Damaged(Damage::Swapped),
@@ -56,25 +63,60 @@ impl Directory {
         })
     }
 
-    /// Reads a chunk's payload and checks every byte. Also returns whether the bytes were verified:
-    /// [`Damage::Unverified`] is no error here.
+    /// Reads a chunk's payload and checks every byte, and decodes it where that needs no key. Also
+    /// returns whether the bytes were verified: [`Damage::Unverified`] is no error here.
     pub fn read(&self, chunk: &ChunkName) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
+        self.read_by(chunk, &TierEncoding::default())
+    }
+
+    /// The same with what `encoding` decodes. A chunk that it does not decode is
+    /// [`Damage::NotDecoded`].
+    pub fn read_by(
+        &self,
+        chunk: &ChunkName,
+        encoding: &TierEncoding,
+    ) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
+        Ok(match self.read_stored(chunk)? {
+            Ok(StoredChunk { bytes, facts: Some(facts) }) if !facts.is_plain() => {
+                decode(&facts, &bytes, encoding).map(|raw| (raw, true))
+            }
+            Ok(StoredChunk { bytes, facts }) => Ok((bytes, facts.is_some())),
+            Err(damage) => Err(damage),
+        })
+    }
+
+    /// Reads a chunk's bytes as they are stored and checks every one; encoded chunks stay encoded.
+    pub fn read_stored(&self, chunk: &ChunkName) -> io::Result<Result<StoredChunk, Damage>> {
         let Ok(mut file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
-        let mut payload = Vec::with_capacity(chunk.len as usize);
-        let mut each = |piece: &[u8]| payload.extend_from_slice(piece);
+        let mut bytes = Vec::with_capacity(chunk.len.min(file.metadata()?.len()) as usize);
+        let mut each = |piece: &[u8]| bytes.extend_from_slice(piece);
         let found = if self.layout().is_foreign() {
+            let facts = foreign_files::facts(&file)?.ok().flatten();
             foreign_files::check(&mut file, &self.path(chunk), self.layout(), chunk, &mut each)
-        } else if file.metadata()?.len() == file_len(chunk.len) {
-            read_and_check(&mut file, chunk, &mut each)
+                .map(|found| found.map(|()| facts))
         } else {
-            return Ok(Err(Damage::Length));
+            read_and_check(&mut file, chunk, &mut each).map(|found| found.map(Some))
         };
         match found {
             Err(e) if e.kind() == Io::UnexpectedEof => Ok(Err(Damage::Length)),
             Err(e) => Err(e),
-            Ok(Ok(())) => Ok(Ok((payload, true))),
-            Ok(Err(Damage::Unverified)) => Ok(Ok((payload, false))),
+            Ok(Ok(facts)) => Ok(Ok(StoredChunk { facts, bytes })),
+            Ok(Err(Damage::Unverified)) => Ok(Ok(StoredChunk { facts: None, bytes })),
             Ok(Err(damage)) => Ok(Err(damage)),
         }
+    }
+}
+
+/// Decodes stored bytes that match the checksums of their facts.
+fn decode(facts: &Facts, stored: &[u8], encoding: &TierEncoding) -> Result<Vec<u8>, Damage> {
+    // The length is a claim of the file: a machine that lacks the memory says so.
+    let mut raw = Vec::new();
+    let len = usize::try_from(facts.raw_len).map_err(|_| Damage::Bytes)?;
+    raw.try_reserve_exact(len).map_err(|_| Damage::NotDecoded)?;
+    raw.resize(len, 0);
+    match encoding.decode(facts, stored, &mut [&mut raw]) {
+        Ok(()) => Ok(raw),
+        Err(e) if e.kind() == kvtier_codec::ErrorKind::Corrupt => Err(Damage::Bytes),
+        Err(_) => Err(Damage::NotDecoded),
     }
 }

@@ -9,7 +9,7 @@ use kvtier_key::{BlockSums, Facts};
 
 use super::ledger_updates::Accounting;
 use super::{Directory, quarantine};
-use crate::chunk_file_name::{self, file_len};
+use crate::chunk_file_name;
 use crate::data_dir::{self, StagingDir};
 use crate::direct_io::PAGE;
 use crate::ledger::Claimed;
@@ -65,7 +65,7 @@ impl Writer {
         let NewChunk { facts, canonical, payload } = *chunk;
         let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
         if facts.sums != BlockSums::from_bytes(payload)
-            || facts.raw_len != payload.len() as u64
+            || (facts.is_plain() && facts.raw_len != payload.len() as u64)
             || payload.is_empty()
         {
             return Err(invalid("the bytes are not those that the facts describe"));
@@ -73,7 +73,10 @@ impl Writer {
         let page = footer::encode_parts(facts, canonical)
             .map_err(|_| invalid("the key is too long for a footer"))?;
         let len = facts.raw_len;
-        let bytes = file_len(facts.raw_len);
+        let bytes = footer::file_len_of(facts);
+        if !facts.is_plain() {
+            self.begin_to_encode()?;
+        }
         let path = chunk_file_name::path(&self.directory.root, &facts.key, len);
         if path.exists() {
             return Ok(false);
@@ -102,7 +105,7 @@ impl Writer {
         };
         let since = self.accounting.generation();
         let written = Ok(file).and_then(|mut file| {
-            let padding = vec![0; (len.next_multiple_of(PAGE) - len) as usize];
+            let padding = vec![0; (bytes - PAGE) as usize - payload.len()];
             [payload, &padding, &page].iter().try_for_each(|part| file.write_all(part))
         });
         let is_named = written.and_then(|()| {
@@ -118,6 +121,12 @@ impl Writer {
             self.accounting.release(bytes, since);
         }
         is_named
+    }
+
+    /// Notes that the directory may have encoded chunks, before the first one is written.
+    fn begin_to_encode(&self) -> io::Result<()> {
+        let own = self.directory.own();
+        data_dir::begin_to_encode(&self.directory.root, &own).map_err(io::Error::other)
     }
 
     /// Writes into the ledger and the change log what could not be written with the chunks. Where

@@ -1,10 +1,12 @@
 //! The contents of a directory, counted.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::Directory;
+use super::{ChunkName, Directory};
+use crate::chunk_file_name;
 use crate::data_dir::{self, live_names, quarantine};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
@@ -17,10 +19,17 @@ pub struct Summary {
     pub layout: Layout,
     /// Chunks.
     pub chunks: u64,
-    /// Bytes of their files, by their names.
+    /// Bytes of their files.
     pub bytes: u64,
     /// Bytes of payload.
     pub payload_bytes: u64,
+    /// Bytes of payload as stored: less than `payload_bytes` where chunks are encoded.
+    pub stored_bytes: u64,
+    /// How many chunks went through which stages, such as `zstd+aes-256-gcm`, without those that are
+    /// stored as they are.
+    pub codecs: BTreeMap<String, u64>,
+    /// How many chunks are encrypted with which key.
+    pub key_ids: BTreeMap<u32, u64>,
     /// The ledger's total of stored and reserved bytes; `None` where it is missing or damaged.
     pub ledger_bytes: Option<u64>,
     /// Files in the shards that are no chunks: name and length.
@@ -48,8 +57,11 @@ impl Directory {
         self.walk(|path, meta, named| match named {
             Some(chunk) => {
                 sum.chunks += 1;
-                sum.bytes += self.file_len(&chunk);
+                let bytes = self.file_len(&chunk);
+                sum.bytes += bytes;
                 sum.payload_bytes += chunk.len;
+                let stored = self.count_encoded(&chunk, bytes, &mut sum);
+                sum.stored_bytes += stored.unwrap_or(chunk.len);
             }
             None => sum.unknown.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
         })?;
@@ -77,6 +89,21 @@ impl Directory {
         sum.ledger_bytes = Ledger::peek(&self.own())?;
         sum.snapshot = self.own().join("snapshot").exists();
         Ok(sum)
+    }
+
+    /// Counts the stages and the key of an encoded chunk whose file has `bytes`. Returns its stored
+    /// length; nothing for a chunk that is stored as it is, or whose footer cannot be read now.
+    fn count_encoded(&self, chunk: &ChunkName, bytes: u64, sum: &mut Summary) -> Option<u64> {
+        if !self.has_encoded || bytes == chunk_file_name::file_len(chunk.len) {
+            return None;
+        }
+        let (facts, _) = self.footer(chunk).ok()?.ok()?;
+        let codec = kvtier_codec::stage_names(facts.codec).join("+");
+        *sum.codecs.entry(codec).or_default() += 1;
+        if facts.key_id != 0 {
+            *sum.key_ids.entry(facts.key_id).or_default() += 1;
+        }
+        Some(facts.stored_len())
     }
 
     /// All bytes that a ledger counts.
