@@ -109,6 +109,26 @@ fn a_key_is_rotated_by_a_copy() {
     assert_eq!(run(&["export", "s3://bucket/b", file, &new]).1, u64::from(CHUNKS));
     assert!(File::open(file).is_ok());
     assert_eq!(run(&["import", file, "s3://bucket/c", "--encode", "zstd"]).1, u64::from(CHUNKS));
+    // A directory that encrypts, from there into one with the other key, and back in the clear.
+    let [secret, other] = ["secret", "other"].map(|name| dir.path().join(name));
+    let [secret, other] = [secret.to_str().unwrap(), other.to_str().unwrap()];
+    let files = |path: &str, id: u32| {
+        let encoding = aes(keys.path(), id);
+        open(&format!(r#"{{"type": "file", "path": {path:?}, "bytes": "1GiB"{encoding}}}"#))
+    };
+    let tiers = files(secret, 1);
+    save(&*tiers.top);
+    tiers.top.close().wait().unwrap();
+    drop(tiers);
+    let (code, copied, said) = run(&["migrate", secret, "s3://bucket/d"]);
+    assert_eq!((code, copied), (Some(1), 0), "{said}");
+    let rotate = ["migrate", secret, other, "--bytes", "1GiB", encode, &new, &old];
+    assert_eq!(run(&rotate).1, u64::from(CHUNKS));
+    assert_eq!(count(&*files(other, 2).top), usize::from(CHUNKS));
+    assert_eq!(count(&*files(other, 1).top), 0);
+    assert_eq!(run(&["migrate", other, "s3://bucket/d", &new]).1, u64::from(CHUNKS));
+    assert_eq!(count(&*bucket(&server, "d", "").top), usize::from(CHUNKS));
+
     let of_c = bucket(&server, "c", "");
     assert_eq!(count(&*of_c.top), usize::from(CHUNKS));
     assert_eq!(of_c.top.status().counter("decoded_chunks"), u64::from(CHUNKS));

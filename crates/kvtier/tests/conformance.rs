@@ -64,6 +64,25 @@ mod host_over_file {
     kvtier_testkit::conformance!(make);
 }
 
+#[cfg(all(feature = "config", feature = "file"))]
+mod host_over_encoded_file {
+    use super::*;
+
+    fn make() -> Fixture {
+        let encoding = kvtier::codec::TierEncoding::new(
+            kvtier::codec::Chain::new(vec![kvtier::codec::stage_by_name("zstd").unwrap()]).unwrap(),
+            kvtier::codec::Decoder::new(),
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            kvtier::file::FileConfig::new(dir.path(), CAPACITY).with_encoding(encoding.into());
+        let file = kvtier::file::FileTier::open(config).unwrap();
+        stack(vec![host(4 << 20), Arc::new(file)]).with_keep(dir)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
 /// A stack in a stack is a tier like any other.
 mod nested {
     use super::*;

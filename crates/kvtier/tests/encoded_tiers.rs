@@ -1,4 +1,4 @@
-//! Host memory over a bucket that encodes: promotion has raw lengths and bytes,
+//! Host memory over a directory and over a bucket that encode: promotion has raw lengths and bytes,
 //! whatever the medium below stores.
 #![cfg(all(feature = "config", feature = "file", feature = "s3"))]
 #![allow(clippy::unwrap_used)]
@@ -19,18 +19,25 @@ const ZSTD: &str = r#""encode": ["zstd"]"#;
 
 /// A medium for the lower tier.
 enum Medium {
+    Directory(tempfile::TempDir),
     Bucket(Server),
 }
 
 impl Medium {
-    fn all() -> [Medium; 1] {
+    fn all() -> [Medium; 2] {
         let server = Server::start(Setup::default()).unwrap();
-        [Medium::Bucket(server)]
+        [Medium::Directory(tempfile::tempdir().unwrap()), Medium::Bucket(server)]
     }
 
     /// Opens host memory over a tier of this medium with these settings.
     fn open(&self, settings: &str) -> OpenTiers {
         let tier = match self {
+            Medium::Directory(dir) => {
+                format!(
+                    r#"{{"type": "file", "path": {:?}, "bytes": "64MiB", {settings}}}"#,
+                    dir.path()
+                )
+            }
             Medium::Bucket(server) => {
                 let Setup { bucket, access_key, secret_key, region, .. } = Setup::default();
                 format!(

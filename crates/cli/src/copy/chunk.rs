@@ -74,3 +74,10 @@ pub enum ChunkRead {
     /// It cannot be decoded here, for this reason.
     Undecodable(String),
 }
+
+impl ChunkRead {
+    /// A chunk that is encrypted with a key that was not given.
+    pub fn without_key(id: u32) -> Self {
+        ChunkRead::Undecodable(format!("it is encrypted with key {id}: add --key-file {id}=PATH"))
+    }
+}

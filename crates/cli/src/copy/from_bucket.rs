@@ -16,8 +16,6 @@ use super::unverified::UnverifiedChoice;
 use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 
-/// Encryption makes an object at most this much longer than its raw bytes.
-const ENCODED_EXTRA_BYTES: u64 = 4096;
 /// How many heads are asked for at a time.
 const HEADS: usize = 16;
 
@@ -136,7 +134,7 @@ fn model(id: &KeyId) -> Option<&str> {
 pub fn read(bucket: &Bucket, encoding: &TierEncoding, name: &str, len: u64) -> Result<ChunkRead> {
     let (client, runtime) = bucket.client();
     // Where a chunk without facts is cut, its object is longer by zeros.
-    let padded = usize::try_from((len + ENCODED_EXTRA_BYTES).next_multiple_of(4096))?;
+    let padded = usize::try_from(len.next_multiple_of(4096))?;
     let mut lease = Lease::from_owner(vec![0u8; padded]);
     let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
         Ok(Some(object)) => object,
@@ -152,7 +150,8 @@ pub fn read(bucket: &Bucket, encoding: &TierEncoding, name: &str, len: u64) -> R
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
     match inspect::decode(rest, &got, &bytes, encoding) {
         Ok(Ok(raw)) => Ok(ChunkRead::Payload(raw, true)),
-        Ok(Err(undecoded)) => Ok(ChunkRead::Undecodable(undecoded.reason)),
+        Ok(Err(why)) if why.lacks_key => Ok(ChunkRead::without_key(why.key_id)),
+        Ok(Err(why)) => Ok(ChunkRead::Undecodable(why.reason)),
         Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
             Ok(ChunkRead::Payload(bytes, false))
         }

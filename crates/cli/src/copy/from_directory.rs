@@ -3,9 +3,11 @@
 use std::io::ErrorKind as Io;
 
 use anyhow::{Context, Result};
-use kvtier::file::inspect::{ChunkName, Directory, Source as KeySource};
+use kvtier::codec::TierEncoding;
+use kvtier::file::inspect::{ChunkName, Directory, Source as KeySource, StoredChunk};
 
 use super::chunk::{ChunkIdentity, ChunkRead, Location, SourceChunk};
+use super::decode::decode;
 use super::report::Tally;
 use super::unverified::UnverifiedChoice;
 
@@ -59,10 +61,13 @@ pub fn chunks(
     Ok(found)
 }
 
-/// Reads a file whole and checks it.
-pub fn read(dir: &Directory, named: &ChunkName) -> Result<ChunkRead> {
-    match dir.read(named) {
-        Ok(Ok((payload, proven))) => Ok(ChunkRead::Payload(payload, proven)),
+/// Reads a file whole, checks it and decodes it.
+pub fn read(dir: &Directory, encoding: &TierEncoding, named: &ChunkName) -> Result<ChunkRead> {
+    match dir.read_stored(named) {
+        Ok(Ok(StoredChunk { bytes, facts: Some(facts), .. })) => {
+            Ok(decode(encoding, &facts, bytes))
+        }
+        Ok(Ok(StoredChunk { bytes, .. })) => Ok(ChunkRead::Payload(bytes, false)),
         Ok(Err(_)) => Ok(ChunkRead::Damaged),
         Err(e) if e.kind() == Io::NotFound => Ok(ChunkRead::Gone),
         Err(e) => Err(e).with_context(|| format!("cannot read the file of {}", named.label())),

@@ -4,6 +4,8 @@
 mod archive;
 mod args;
 mod chunk;
+mod decode;
+mod encode;
 mod from_bucket;
 mod from_directory;
 mod report;

@@ -16,7 +16,7 @@ use crate::bucket::Bucket;
 
 /// What is copied from.
 pub enum CopySource {
-    Directory(Directory),
+    Directory(Directory, Arc<TierEncoding>),
     Bucket(Bucket, Arc<TierEncoding>),
     Archive(ArchiveReader),
 }
@@ -39,13 +39,14 @@ impl CopySource {
         {
             return Err(BadInput("FROM and TO are the same directory".into()).into());
         }
-        Ok(CopySource::Directory(crate::dir::open_as(&args.from, layout)?))
+        let dir = crate::dir::open_as(&args.from, layout)?;
+        Ok(CopySource::Directory(dir, args.how.keys.decoding()?))
     }
 
     /// Its layout.
     pub fn layout(&self) -> String {
         match self {
-            CopySource::Directory(dir) => dir.layout().to_string(),
+            CopySource::Directory(dir, _) => dir.layout().to_string(),
             CopySource::Bucket(bucket, _) => bucket.layout_name(),
             CopySource::Archive(_) => "archive".into(),
         }
@@ -59,7 +60,7 @@ impl CopySource {
     pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<SourceChunk>> {
         let trust = UnverifiedChoice::of(args)?;
         match self {
-            CopySource::Directory(dir) => {
+            CopySource::Directory(dir, _) => {
                 from_directory::chunks(crate::dir::listed(dir, &args.from)?, dir, &trust, tally)
             }
             CopySource::Bucket(bucket, _) => from_bucket::chunks(bucket, &trust, tally),
@@ -70,7 +71,9 @@ impl CopySource {
     /// Reads a chunk whole and checks every byte by its facts.
     pub fn read(&self, one: &SourceChunk) -> Result<ChunkRead> {
         match (self, &one.at) {
-            (CopySource::Directory(dir), Location::File(named)) => from_directory::read(dir, named),
+            (CopySource::Directory(dir, encoding), Location::File(named)) => {
+                from_directory::read(dir, encoding, named)
+            }
             (CopySource::Bucket(bucket, encoding), Location::Object(name, bytes)) => {
                 from_bucket::read(bucket, encoding, name, *bytes)
             }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use kvtier::codec::TierEncoding;
 use kvtier::core::Key;
-use kvtier::key::{BlockSums, Facts};
+use kvtier::key::Facts;
 use kvtier::mem::View;
 use kvtier::s3::Client;
 use kvtier::s3_tier::{Layout, inspect};
 
 use super::chunk::{ChunkIdentity, SourceChunk};
+use super::encode::encode;
 use super::report::Tally;
 use super::{CopyArgs, CopyOutcome, Sink};
 use crate::BadInput;
@@ -107,24 +108,6 @@ impl Objects {
         let facts = head.and_then(|head| inspect::facts_of(&head)?.ok());
         Ok(facts.filter(|facts| !facts.is_plain()).map(|facts| facts.raw_len))
     }
-
-    /// The facts of a chunk, and what is to be stored of it.
-    fn encode(&self, one: &SourceChunk, raw: Vec<u8>) -> Result<(Facts, Vec<u8>)> {
-        let ChunkIdentity { digest, namespace, key, .. } = &one.identity;
-        if self.encoding.is_on() {
-            let mut out = vec![0; self.encoding.bound(raw.len())?];
-            let dtype = key.as_ref().ok().and_then(Key::dtype);
-            let encoding = &self.encoding;
-            let encoded =
-                encoding.encode_by_digests(*digest, *namespace, dtype, &[&raw], &mut out)?;
-            if let Some((payload, len)) = encoded {
-                out.truncate(len);
-                let sums = BlockSums::from_bytes(&out);
-                return Ok((Facts::encoded(*digest, *namespace, payload, sums), out));
-            }
-        }
-        Ok((Facts::plain(*digest, *namespace, BlockSums::from_bytes(&raw)), raw))
-    }
 }
 
 struct OpenBucket<'a>(&'a Objects);
@@ -153,7 +136,7 @@ impl Sink for OpenBucket<'_> {
             Ok(name) => name,
             Err(why) => return Ok(CopyOutcome::Unsupported(why)),
         };
-        let (facts, stored) = self.0.encode(one, payload)?;
+        let (facts, stored) = encode(&self.0.encoding, &one.identity, payload)?;
         let (client, runtime) = self.0.bucket.client();
         let canonical =
             // Names of the other layouts spell the key already.

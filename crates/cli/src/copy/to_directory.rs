@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvtier::byte_size::format;
+use kvtier::codec::TierEncoding;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
 use kvtier::file::inspect::{Directory, NewChunk, Writer};
 use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
-use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::{Arena, ArenaConfig};
 
 use super::chunk::{ChunkIdentity, SourceChunk};
+use super::encode::encode;
 use super::report::Tally;
 use super::{CopyArgs, CopyOutcome, Sink};
 use crate::BadInput;
@@ -31,6 +32,7 @@ pub struct Files {
     shape: Option<ChunkShape>,
     capacity_bytes: u64,
     exists: bool,
+    encoding: Arc<TierEncoding>,
 }
 
 impl Files {
@@ -68,9 +70,12 @@ impl Files {
             (None, None) => crate::disk_space::of(&args.to)?.all,
         };
         let layout = asked.or(noted).unwrap_or_default();
-        if !args.target.encodings.encode.is_empty() {
-            let what = "--encode: copies into directories are not encoded yet; leave --encode out";
-            return Err(BadInput(what.into()).into());
+        let encoding = args.how.keys.encoding(&args.target.encodings)?;
+        if encoding.is_on() && layout.is_foreign() {
+            let what = format!(
+                "--encode: files of layout {layout} hold chunks as they are; leave --encode out"
+            );
+            return Err(BadInput(what).into());
         }
         if args.target.shape.is_some() && !layout.has_headers() {
             let what = format!(
@@ -81,7 +86,14 @@ impl Files {
         }
         let shape = args.target.shape.as_deref().map(str::parse::<ChunkShape>).transpose();
         let shape = shape.map_err(|e| BadInput(format!("--shape: {e}")))?;
-        Ok(Files { path: args.to.clone(), layout, shape, capacity_bytes: capacity, exists })
+        Ok(Files {
+            path: args.to.clone(),
+            layout,
+            shape,
+            capacity_bytes: capacity,
+            exists,
+            encoding,
+        })
     }
 
     pub fn layout(&self) -> &'static str {
@@ -158,6 +170,7 @@ impl Files {
                 tier,
                 arena,
                 path: self.path.clone(),
+                encoding: Arc::clone(&self.encoding),
                 by_digest: OnceLock::new(),
             })),
         ))
@@ -185,6 +198,10 @@ impl Files {
             // The user named the target and its size. Space that caches leave free for others is
             // not the point here.
             .with_free_min(0);
+        let config = match self.encoding.is_on() {
+            true => config.with_encoding(Arc::clone(&self.encoding)),
+            false => config,
+        };
         let config = self.shape.clone().into_iter().fold(config, FileConfig::with_chunk_shape);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
     }
@@ -212,13 +229,14 @@ struct OpenDirectory {
     tier: FileTier,
     arena: Arena,
     path: PathBuf,
+    encoding: Arc<TierEncoding>,
     /// For chunks whose key is not known. Made with the first.
     by_digest: OnceLock<Result<Writer, String>>,
 }
 
 impl OpenDirectory {
     /// Writes a chunk of which the digest of its key is known, and perhaps the canonical form.
-    fn put_by_digest(&self, one: &SourceChunk, payload: &[u8]) -> Result<CopyOutcome> {
+    fn put_by_digest(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome> {
         let open = || {
             Directory::open(&self.path)
                 .map_err(|e| e.to_string())?
@@ -229,13 +247,9 @@ impl OpenDirectory {
         // by digest. It is opened at the first such chunk.
         let writer = self.by_digest.get_or_init(open).as_ref();
         let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
-        let facts = Facts::plain(
-            one.identity.digest,
-            one.identity.namespace,
-            BlockSums::from_bytes(payload),
-        );
+        let (facts, payload) = encode(&self.encoding, &one.identity, payload)?;
         let canonical = one.identity.canonical.as_deref().unwrap_or_default();
-        match writer.write(&NewChunk { facts: &facts, canonical, payload }) {
+        match writer.write(&NewChunk { facts: &facts, canonical, payload: &payload }) {
             Ok(true) => Ok(CopyOutcome::Stored),
             // An open tier may have saved the chunk meanwhile.
             Ok(false) => Ok(CopyOutcome::Present),
@@ -247,7 +261,7 @@ impl OpenDirectory {
 
 impl Sink for OpenDirectory {
     fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<CopyOutcome> {
-        let Ok(key) = &one.identity.key else { return self.put_by_digest(one, &payload) };
+        let Ok(key) = &one.identity.key else { return self.put_by_digest(one, payload) };
         let mut lease = self.arena.lease(payload.len()).context("no memory for a chunk")?;
         lease.write_at(0, &payload).context("no memory for a chunk")?;
         let op = Save { key: key.clone(), from: vec![lease.freeze()] };

@@ -150,8 +150,10 @@ impl FileSpec {
             );
         }
         if !self.encoding.is_empty() {
-            let what = "encode: tiers of files do not encode yet; leave it out";
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            config = config.with_encoding(self.encoding.open()?);
+        }
+        if let Some(bytes) = self.encoding.memory_bytes()? {
+            config = config.with_encode_bytes(bytes);
         }
         Ok(config.with_name(self.name.as_deref().unwrap_or("file")))
     }
