@@ -17,9 +17,24 @@ use std::time::{Duration, Instant, SystemTime};
 // A manual clock has no way to wake such a thread, and a test notices no delay of this size.
 const POLL: Duration = Duration::from_millis(1);
 
-/// A source of time: the machine's clock, or a test's [`ManualClock`]. A clone is the same clock.
+/// A source of time: the machine's clock, a test's [`ManualClock`], or that of a simulation. A clone
+/// is the same clock.
 #[derive(Clone, Default)]
-pub struct Clock(Option<Arc<Manual>>);
+pub struct Clock(Option<Arc<Source>>);
+
+enum Source {
+    Manual(Manual),
+    Given(Box<dyn TimeSource>),
+}
+
+/// A source of time from outside, such as the virtual time of a simulation.
+pub trait TimeSource: Send + Sync + 'static {
+    /// The time on the monotonic clock.
+    fn now(&self) -> Instant;
+
+    /// The time of day.
+    fn wall(&self) -> SystemTime;
+}
 
 /// A clock that moves only when a test advances it.
 ///
@@ -63,19 +78,26 @@ impl Clock {
         Clock(None)
     }
 
+    /// A clock that shows the time of `source`.
+    pub fn given(source: impl TimeSource) -> Self {
+        Clock(Some(Arc::new(Source::Given(Box::new(source)))))
+    }
+
     /// The time on the monotonic clock, for deadlines and intervals.
     pub fn now(&self) -> Instant {
-        match &self.0 {
+        match self.0.as_deref() {
             None => Instant::now(),
-            Some(manual) => manual.began + manual.lock().passed,
+            Some(Source::Manual(manual)) => manual.began + manual.lock().passed,
+            Some(Source::Given(source)) => source.now(),
         }
     }
 
     /// The time of day, for timestamps on a medium and comparisons with those of other machines.
     pub fn wall(&self) -> SystemTime {
-        match &self.0 {
+        match self.0.as_deref() {
             None => SystemTime::now(),
-            Some(manual) => {
+            Some(Source::Given(source)) => source.wall(),
+            Some(Source::Manual(manual)) => {
                 let state = manual.lock();
                 // Both under one lock, so that no reader sees a jump without the time that passed
                 // before it.
@@ -109,13 +131,13 @@ impl Clock {
         if left.is_zero() {
             return guard;
         }
-        let left = if self.0.is_some() { POLL } else { left };
+        let left = if self.is_manual() { POLL } else { left };
         changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notifies `timers` when a manual clock moves. The real clock needs no notification.
     pub(crate) fn register(&self, timers: Weak<dyn Timers>) {
-        if let Some(manual) = &self.0 {
+        if let Some(manual) = self.manual() {
             let mut state = manual.lock();
             // A test may open hundreds of tiers on one clock; those that are closed leave here.
             state.timers.retain(|timers| timers.strong_count() > 0);
@@ -124,7 +146,14 @@ impl Clock {
     }
 
     pub(crate) fn is_manual(&self) -> bool {
-        self.0.is_some()
+        self.manual().is_some()
+    }
+
+    fn manual(&self) -> Option<&Manual> {
+        match self.0.as_deref() {
+            Some(Source::Manual(manual)) => Some(manual),
+            _ => None,
+        }
     }
 }
 
@@ -133,7 +162,7 @@ impl ManualClock {
     pub fn new() -> Self {
         let manual =
             Manual { began: Instant::now(), wall: SystemTime::now(), state: Mutex::default() };
-        ManualClock(Clock(Some(Arc::new(manual))))
+        ManualClock(Clock(Some(Arc::new(Source::Manual(manual)))))
     }
 
     /// The clock to open a tier with.
@@ -150,7 +179,7 @@ impl ManualClock {
     /// carried out everything that is due, so a test can check deadlines right after it. Must not
     /// be called from a timer.
     pub fn advance(&self, time: Duration) {
-        let Some(manual) = &self.0.0 else { return };
+        let Some(manual) = self.0.manual() else { return };
         let mut state = manual.lock();
         state.passed += time;
         let timers: Vec<_> = state.timers.iter().filter_map(Weak::upgrade).collect();
@@ -161,7 +190,7 @@ impl ManualClock {
 
     /// Moves the wall clock ahead; the monotonic clock stays.
     pub fn jump(&self, time: Duration) {
-        if let Some(manual) = &self.0.0 {
+        if let Some(manual) = self.0.manual() {
             manual.lock().jumped += time;
         }
     }
@@ -181,9 +210,12 @@ impl Manual {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match self.0.as_deref() {
             None => f.write_str("Clock(real)"),
-            Some(manual) => write!(f, "Clock(manual, {:?} passed)", manual.lock().passed),
+            Some(Source::Given(_)) => f.write_str("Clock(given)"),
+            Some(Source::Manual(manual)) => {
+                write!(f, "Clock(manual, {:?} passed)", manual.lock().passed)
+            }
         }
     }
 }
@@ -206,6 +238,23 @@ mod tests {
         time.jump(hour);
         assert_eq!((clock.elapsed(now), clock.wall()), (hour, wall + 2 * hour));
         assert_eq!(clock.elapsed(now + 2 * hour), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_given_clock_shows_the_time_of_its_source() {
+        struct Fixed(Instant);
+        impl TimeSource for Fixed {
+            fn now(&self) -> Instant {
+                self.0
+            }
+            fn wall(&self) -> SystemTime {
+                SystemTime::UNIX_EPOCH + Duration::from_secs(7)
+            }
+        }
+        let now = Instant::now() + Duration::from_secs(3600);
+        let clock = Clock::given(Fixed(now));
+        assert_eq!((clock.now(), clock.unix_ms()), (now, 7000));
+        assert!(!clock.is_manual());
     }
 
     #[test]

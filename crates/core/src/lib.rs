@@ -46,7 +46,7 @@ mod usage;
 pub use batch_results::{Batch, Slot};
 pub use begin_op::Admission;
 pub use bitmap::Bitmap;
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ManualClock, TimeSource};
 pub use error::{Error, ErrorKind};
 pub use event_delivery::Listeners;
 pub use events::{Event, Listener};

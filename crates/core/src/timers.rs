@@ -45,6 +45,8 @@ pub trait Expire: Send + Sync {
 pub struct Timekeeper {
     shared: Arc<SharedTimers>,
     thread: Option<JoinHandle<()>>,
+    /// Without a thread: notifies the owner, who carries the timers out.
+    wake: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct SharedTimers {
@@ -83,17 +85,55 @@ impl Timekeeper {
         // The clock needs a reference to the timers before they are complete.
         let shared = Arc::new_cyclic(|me: &Weak<SharedTimers>| {
             clock.register(me.clone());
-            SharedTimers {
-                clock,
-                queue: Mutex::default(),
-                changed: Condvar::new(),
-                carried_out: Condvar::new(),
-            }
+            SharedTimers::new(clock)
         });
         let theirs = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name(format!("{name}-time")).spawn(move || theirs.run())?;
-        Ok(Timekeeper { shared, thread: Some(thread) })
+        Ok(Timekeeper { shared, thread: Some(thread), wake: None })
+    }
+
+    /// Timers without a thread, for a simulation: their owner calls [`Timekeeper::carry_out_due`]
+    /// when the time comes that it returned last, and after each call of `wake`, which says that
+    /// another timer is the first.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use std::time::Duration;
+    /// use kvtier_core::{ErrorKind, ManualClock, Removed, Reply, Timekeeper};
+    ///
+    /// let time = ManualClock::new();
+    /// let wakes = Arc::new(AtomicUsize::new(0));
+    /// let wake = Arc::clone(&wakes);
+    /// let timers = Timekeeper::without_thread(time.clock(), move || {
+    ///     wake.fetch_add(1, Ordering::Relaxed);
+    /// });
+    /// let deadline = time.now() + Duration::from_secs(5);
+    /// let (reply, ticket) = Reply::<Removed>::new_on(&time.clock(), "remove", deadline);
+    /// timers.schedule(deadline, &reply.expiry());
+    /// assert_eq!(wakes.load(Ordering::Relaxed), 1);
+    /// assert_eq!(timers.carry_out_due(), Some(deadline), "nothing is due yet");
+    ///
+    /// time.advance(Duration::from_secs(5));
+    /// assert_eq!(timers.carry_out_due(), None);
+    /// assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Timeout);
+    /// ```
+    pub fn without_thread(clock: Clock, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(SharedTimers::new(clock));
+        Timekeeper { shared, thread: None, wake: Some(Box::new(wake)) }
+    }
+
+    /// Carries out the timers that are due, here. Returns when the next one is.
+    pub fn carry_out_due(&self) -> Option<Instant> {
+        let mut queue = self.shared.lock();
+        loop {
+            let now = self.shared.clock.now();
+            if !queue.is_due(now) {
+                return queue.heap.peek().map(|Reverse(first)| first.0);
+            }
+            queue = self.shared.fire(queue, now);
+        }
     }
 
     /// Its clock.
@@ -112,8 +152,10 @@ impl Timekeeper {
         queue.drop_dead();
         queue.heap.push(Reverse(ScheduledExpiry(when, n, Arc::downgrade(what))));
         drop(queue);
-        if sooner {
-            self.shared.changed.notify_one();
+        match &self.wake {
+            Some(wake) if sooner => wake(),
+            None if sooner => self.shared.changed.notify_one(),
+            _ => {}
         }
     }
 }
@@ -140,6 +182,15 @@ impl TimerQueue {
 }
 
 impl SharedTimers {
+    fn new(clock: Clock) -> Self {
+        SharedTimers {
+            clock,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            carried_out: Condvar::new(),
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, TimerQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
