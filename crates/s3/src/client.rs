@@ -101,6 +101,8 @@ impl Client {
             config.http2,
             config.is_direct(),
         );
+        #[cfg(feature = "simulate")]
+        let dialer = dialer.on_machine(config.machine.clone());
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
             destinations: Destinations::new(config.endpoint.clone()),
@@ -108,7 +110,7 @@ impl Client {
             limits: ConcurrencyLimits::new(config.requests_max),
             breakers: Breakers::new(),
             budget: RetryBudget::new(),
-            clock: StoreClock::default(),
+            clock: StoreClock::seen_from(config.wall_clock()),
             counters: Counters::default(),
             base: CredentialCache::new(BASE_PAUSE_MAX),
             session: CredentialCache::new(SESSION_PAUSE_MAX),
@@ -177,6 +179,17 @@ impl Client {
     /// How far the store's clock is ahead of ours, in seconds, by its last answer.
     pub fn clock_offset(&self) -> i64 {
         self.inner.clock.offset()
+    }
+
+    /// Milliseconds since 1970 by the local clock.
+    pub fn local_ms(&self) -> u64 {
+        self.inner.clock.local_ms()
+    }
+
+    /// The simulated machine on which the client runs.
+    #[cfg(feature = "simulate")]
+    pub fn machine(&self) -> Option<&Arc<dyn crate::simulated_machine::SimulatedMachine>> {
+        self.inner.config.machine.as_ref()
     }
 
     /// The most requests in flight, of all kinds together.

@@ -55,6 +55,8 @@ mod request_log;
 mod response_check;
 mod retry;
 mod sign;
+#[cfg(feature = "simulate")]
+pub mod simulated_machine;
 mod store_clock;
 mod time_formats;
 mod xml;

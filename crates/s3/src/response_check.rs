@@ -16,16 +16,14 @@ use crate::xml::{self, ErrorDocument};
 /// What an answer is read by.
 pub type Parse<T> = fn(&ResponseHead, &[u8]) -> Result<T, AttemptError>;
 
-/// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to
-/// almost one.
-const READ_HERE_MAX: usize = 64 * 1024;
-
-/// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
+/// Reads an answer; one longer than `here_max` on a thread of its own. The body is wiped where it may
+/// hold a secret, which long ones never do.
 pub async fn read<T: Send + 'static>(
     answer: CollectedResponse,
     parse: Parse<T>,
+    here_max: usize,
 ) -> Result<T, AttemptError> {
-    if answer.body.len() <= READ_HERE_MAX {
+    if answer.body.len() <= here_max {
         return parse(&answer.head, &Zeroizing::new(answer.body));
     }
     let reading = tokio::task::spawn_blocking(move || parse(&answer.head, &answer.body));
@@ -129,6 +127,7 @@ pub fn unexpected(status: u16) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::READ_HERE_MAX;
 
     fn head(headers: &str) -> ResponseHead {
         ResponseHead::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false)
@@ -141,7 +140,8 @@ mod tests {
     async fn long_documents_are_read_elsewhere() {
         for (len, here) in [(0, true), (READ_HERE_MAX, true), (READ_HERE_MAX + 1, false)] {
             let answer = CollectedResponse { head: head("x: y"), body: vec![b' '; len] };
-            let thread = read(answer, |_, _| Ok(std::thread::current().id())).await.unwrap();
+            let thread =
+                read(answer, |_, _| Ok(std::thread::current().id()), READ_HERE_MAX).await.unwrap();
             assert_eq!(thread == std::thread::current().id(), here, "{len} bytes");
         }
     }

@@ -14,6 +14,8 @@ use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::Connection;
 use crate::local_clock::Instant;
+#[cfg(feature = "simulate")]
+use crate::simulated_machine::SimulatedMachine;
 
 /// The most addresses of one name that are tried for one connection.
 const TRIES_MAX: usize = 3;
@@ -25,6 +27,8 @@ pub struct Dialer {
     tls: TlsConfigCache,
     connect_max: Duration,
     http2: Http2,
+    #[cfg(feature = "simulate")]
+    machine: Option<Arc<dyn SimulatedMachine>>,
 }
 
 impl Dialer {
@@ -39,7 +43,20 @@ impl Dialer {
     ) -> Self {
         let options = TlsOptions { root_certs, http2: http2 != Http2::Off, direct };
         let tls = TlsConfigCache::new(options, connect_max);
-        Dialer { dns: DnsCache::new(resolver), tls, connect_max, http2 }
+        Dialer {
+            dns: DnsCache::new(resolver),
+            tls,
+            connect_max,
+            http2,
+            #[cfg(feature = "simulate")]
+            machine: None,
+        }
+    }
+
+    /// Opens connections of this machine, if there is one.
+    #[cfg(feature = "simulate")]
+    pub fn on_machine(self, machine: Option<Arc<dyn SimulatedMachine>>) -> Self {
+        Dialer { machine, ..self }
     }
 
     /// Whether a connection with `target` may come to speak HTTP/2.
@@ -64,6 +81,10 @@ impl Dialer {
     /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its
     /// certificate is not trusted.
     pub async fn connect(&self, target: &Target) -> Result<Stream> {
+        #[cfg(feature = "simulate")]
+        if let Some(machine) = &self.machine {
+            return simulated(machine.as_ref(), target, self.connect_max).await;
+        }
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         // A few only: a name may have dozens of addresses that are all down, and each costs
@@ -180,6 +201,21 @@ impl Dialer {
     }
 }
 
+/// A connection of a simulated machine.
+#[cfg(feature = "simulate")]
+async fn simulated(
+    machine: &dyn SimulatedMachine,
+    target: &Target,
+    connect_max: Duration,
+) -> Result<Stream> {
+    let failed =
+        |e| Error::new(ErrorKind::Io, format!("{target} cannot be reached")).with_source(e);
+    match timeout(connect_max, machine.connect()).await {
+        Ok(connected) => connected.map(Stream::Simulated).map_err(failed),
+        Err(_) => Err(Error::new(ErrorKind::Timeout, format!("{target} did not answer in time"))),
+    }
+}
+
 /// What every connection is made of: requests go out at once, and do not wait for the answers to
 /// others.
 async fn socket(target: &Target, address: SocketAddr) -> Result<TcpStream> {
@@ -223,13 +259,14 @@ mod tests {
         );
         for http2 in [Http2::Off, Http2::PriorKnowledge] {
             let stream = dialer(http2).connect(&target).await.unwrap();
-            assert!(stream.tcp().nodelay().unwrap());
+            assert!(stream.tcp().unwrap().nodelay().unwrap());
         }
         for direct in super::super::tls::test_connection_pair::DIRECT {
             assert!(
                 super::super::tls::test_connection_pair::dialed(*direct)
                     .await
                     .tcp()
+                    .unwrap()
                     .nodelay()
                     .unwrap()
             );

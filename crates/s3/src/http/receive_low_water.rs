@@ -60,8 +60,8 @@ impl LowWater {
     fn change(&mut self, stream: &Stream, mark: usize) {
         if self.mark != mark {
             // A socket without the option wakes its reader for each byte, as it did before.
-            let changed = set_receive_low_water(stream.tcp(), mark);
-            self.mark = if changed.is_ok() { mark } else { self.mark };
+            let changed = stream.tcp().is_some_and(|tcp| set_receive_low_water(tcp, mark).is_ok());
+            self.mark = if changed { mark } else { self.mark };
         }
     }
 }

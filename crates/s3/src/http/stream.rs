@@ -12,11 +12,13 @@ use super::tls::TlsStream;
 /// What HTTP/2 is given at a time under TLS: a record.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// A connected socket, plain or under TLS.
+/// A connected socket, plain or under TLS, or a simulated one.
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
+    #[cfg(feature = "simulate")]
+    Simulated(tokio::io::DuplexStream),
 }
 
 impl Stream {
@@ -24,6 +26,8 @@ impl Stream {
     pub fn chose_http2(&self) -> bool {
         match self {
             Stream::Plain(_) => false,
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(_) => false,
             Stream::Tls(tls) => tls.negotiated.alpn.as_deref() == Some(b"h2"),
         }
     }
@@ -32,6 +36,8 @@ impl Stream {
     pub fn take_copied(&mut self) -> u64 {
         match self {
             Stream::Plain(_) => 0,
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(_) => 0,
             Stream::Tls(tls) => std::mem::take(&mut tls.copied),
         }
     }
@@ -54,6 +60,12 @@ impl Stream {
                 ready!(Pin::new(tcp).poll_read(cx, &mut space))?;
                 Poll::Ready(Ok(space.filled().len()))
             }
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => {
+                let mut space = ReadBuf::new(space);
+                ready!(Pin::new(duplex).poll_read(cx, &mut space))?;
+                Poll::Ready(Ok(space.filled().len()))
+            }
         }
     }
 
@@ -71,17 +83,24 @@ impl Stream {
                 let [first, second, _] = pieces;
                 return tls.poll_read(cx, [first, second]);
             }
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(_) => {
+                let first = pieces.into_iter().find(|piece| !piece.is_empty());
+                return self.poll_fill(cx, first.unwrap_or_default());
+            }
         };
         let mut pieces = pieces.map(IoSliceMut::new);
         let space_total = pieces.iter().map(|piece| piece.len()).sum();
         poll_some(tcp, Interest::READABLE, space_total, cx, || tcp.try_read_vectored(&mut pieces))
     }
 
-    /// The socket.
-    pub fn tcp(&self) -> &TcpStream {
+    /// The socket; a simulated connection has none.
+    pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => tls.tcp(),
+            Stream::Plain(tcp) => Some(tcp),
+            Stream::Tls(tls) => Some(tls.tcp()),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(_) => None,
         }
     }
 
@@ -144,6 +163,8 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => Pin::new(duplex).poll_read(cx, buf),
             Stream::Tls(tls) => {
                 // No more than one read gives is made ready for it.
                 let space = buf.initialize_unfilled_to(buf.remaining().min(PIECE_BYTES));
@@ -163,6 +184,8 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => Pin::new(duplex).poll_write(cx, buf),
             Stream::Tls(tls) => tls.poll_write(cx, &[IoSlice::new(buf)]),
         }
     }
@@ -178,6 +201,8 @@ impl AsyncWrite for Stream {
                 poll_some(tcp, Interest::WRITABLE, all, cx, || tcp.try_write_vectored(bufs))
             }
             Stream::Tls(tls) => tls.poll_write(cx, bufs),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => Pin::new(duplex).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -188,6 +213,8 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => Pin::new(duplex).poll_flush(cx),
             Stream::Tls(tls) => tls.poll_flush(cx),
         }
     }
@@ -195,6 +222,8 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            #[cfg(feature = "simulate")]
+            Stream::Simulated(duplex) => Pin::new(duplex).poll_shutdown(cx),
             Stream::Tls(tls) => tls.poll_shutdown(cx),
         }
     }

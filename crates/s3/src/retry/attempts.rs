@@ -103,7 +103,7 @@ impl<'c> RetryState<'c> {
             };
             // A success whose body makes no sense counts as a failed attempt: the response came
             // from something other than the store, or was cut.
-            match response_check::read(answer, parse).await {
+            match response_check::read(answer, parse, self.inner.config.read_here_max()).await {
                 Ok(value) => {
                     self.succeeded();
                     return Ok(value);

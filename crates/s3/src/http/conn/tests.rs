@@ -113,7 +113,7 @@ async fn a_socket_is_known_to_be_empty_when_the_answer_is_read() {
         assert!(memory == object());
     }
     // Readiness that is left makes `is_stale` ask the kernel.
-    let left = conn.stream.tcp().try_io(tokio::io::Interest::READABLE, || Ok(()));
+    let left = conn.stream.tcp().unwrap().try_io(tokio::io::Interest::READABLE, || Ok(()));
     assert_eq!(left.map_err(|e| e.kind()), Err(io::ErrorKind::WouldBlock));
 }
 

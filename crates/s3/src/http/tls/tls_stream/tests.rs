@@ -161,7 +161,7 @@ async fn spoilt(direct: bool, good: &[u8]) -> (Stream, TlsStream<TcpStream>) {
     server.get_mut().0.write_all(&BAD).await.unwrap();
     // Both are there when the first byte is read.
     let mut seen = [0; 4096];
-    while client.tcp().peek(&mut seen).await.unwrap() < good.len() + BAD.len() {}
+    while client.tcp().unwrap().peek(&mut seen).await.unwrap() < good.len() + BAD.len() {}
     assert_eq!(read(&mut client, [1, 0], 1).await, &good[..1]);
     (client, server)
 }
@@ -238,7 +238,7 @@ async fn a_task_that_has_done_much_sees_what_is_stale_all_the_same() {
         assert_eq!(read(&mut client, [3, 0], 3).await, b"all");
         server.shutdown().await.unwrap();
         // It has come.
-        client.tcp().peek(&mut [0]).await.unwrap();
+        client.tcp().unwrap().peek(&mut [0]).await.unwrap();
         poll_fn(|cx| {
             while let Poll::Ready(done) = tokio::task::coop::poll_proceed(cx) {
                 done.made_progress();
