@@ -6,13 +6,12 @@ use std::time::Duration;
 use kvtier_core::{
     Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId,
     Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Presence, Removed,
-    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{ChainPlace, Index, IndexConfig, SlotCursor};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use kvtier_s3::Client;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
 use crate::TierConfig;
@@ -22,6 +21,7 @@ use crate::ops::save_batch::{SaveBatch, eviction_hint};
 use crate::ops::{encode, evict, load, lookup, remove, save};
 use crate::state::catalog::best_len;
 use crate::state::counters::add;
+use crate::state::machine::{Executor, timekeeper};
 use crate::state::shared::{Shared, SharedParts};
 
 /// The time limit of the last writes to the bucket: some requests in sequence, of which the last
@@ -34,7 +34,7 @@ pub struct S3Tier {
     pub(crate) shared: Arc<Shared>,
     admission: Admission,
     bounce_bytes: u64,
-    runtime: Option<Runtime>,
+    executor: Option<Executor>,
 }
 
 impl S3Tier {
@@ -44,13 +44,9 @@ impl S3Tier {
         let failed = |what: &'static str| {
             move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e)
         };
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(config.threads)
-            .thread_name(&config.name)
-            .enable_all()
-            .build()
-            .map_err(failed("cannot start the S3 tier's threads"))?;
-        let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
+        let executor =
+            Executor::start(&config).map_err(failed("cannot start the S3 tier's threads"))?;
+        let timers = timekeeper(&config).map_err(failed("cannot start a thread"))?;
         let index = Index::new(limits(&config), policy(&config));
         let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
@@ -63,7 +59,7 @@ impl S3Tier {
         });
         let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         let limits = GateLimits::new(config.ops_max, config.inflight_bytes_max);
-        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(clock));
+        let admission = Admission::new(Arc::clone(&caps.name), limits, timers);
         let gate = admission.gate().clone();
         let spare = kvtier_s3::Config::new(
             config.client.endpoint.clone(),
@@ -78,16 +74,16 @@ impl S3Tier {
         ));
         shared.catalog().set_quotas(&config.quotas);
         match config.compat.filter(|_| config.capacity_bytes.is_some()) {
-            Some(compat) => runtime.spawn(evict::evict_by_the_second(Arc::clone(&shared), compat)),
-            None => runtime.spawn(evict::evict_ahead(Arc::clone(&shared))),
+            Some(compat) => executor.spawn(evict::evict_by_the_second(Arc::clone(&shared), compat)),
+            None => executor.spawn(evict::evict_ahead(Arc::clone(&shared))),
         };
-        runtime.spawn(conditional_puts::probe(Arc::clone(&shared)));
-        background::start(&shared, &runtime);
+        executor.spawn(conditional_puts::probe(Arc::clone(&shared)));
+        background::start(&shared, &executor);
         Ok(S3Tier {
             shared,
             admission,
             bounce_bytes: config.bounce_bytes as u64,
-            runtime: Some(runtime),
+            executor: Some(executor),
         })
     }
 
@@ -111,8 +107,8 @@ impl S3Tier {
     }
 
     fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(job);
+        if let Some(executor) = &self.executor {
+            executor.spawn(job);
         }
     }
 
@@ -366,17 +362,8 @@ impl Drop for S3Tier {
     /// last writes of `close` are sent.
     fn drop(&mut self) {
         let idle = self.shared.gate.close().is_done();
-        if let Some(runtime) = self.runtime.take() {
-            match tokio::runtime::Handle::try_current() {
-                // A thread of a runtime must not wait for another runtime.
-                Ok(_) => runtime.shutdown_background(),
-                Err(_) => {
-                    if idle {
-                        runtime.block_on(background::shutdown(&self.shared, SHUTDOWN_MAX));
-                    }
-                    runtime.shutdown_timeout(Duration::from_secs(1));
-                }
-            }
+        if let Some(executor) = self.executor.take() {
+            executor.stop(idle.then(|| background::shutdown(&self.shared, SHUTDOWN_MAX)));
         }
     }
 }

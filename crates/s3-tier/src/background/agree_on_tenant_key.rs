@@ -14,11 +14,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::random_bytes;
 use kvtier_index::TenantKey;
 use kvtier_s3::Put;
 
 use crate::background::own_objects;
+use crate::state::machine::random_bytes;
 use crate::state::shared::Shared;
 
 /// The longest wait of a save for the key.
@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub async fn run(shared: Arc<Shared>) {
     if !shared.node.capped {
         // Without a cap no identity is written and no tenant has a limit.
-        return set_key(&shared, TenantKey::new(random_bytes()));
+        return set_key(&shared, TenantKey::new(random_bytes(&shared.client)));
     }
     let wanted = shared.catalog().tenants.key_wanted();
     wanted.notified().await;
@@ -49,7 +49,7 @@ pub async fn run(shared: Arc<Shared>) {
                     drop(shared.error("tenants", None, e));
                 }
                 if shared.catalog().tenants.key().is_none() {
-                    set_key(&shared, TenantKey::new(random_bytes()));
+                    set_key(&shared, TenantKey::new(random_bytes(&shared.client)));
                 }
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
@@ -72,8 +72,12 @@ async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
         return Ok(key);
     }
     // The key that this process uses already is kept.
-    let ours =
-        shared.catalog().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
+    let ours = shared
+        .catalog()
+        .tenants
+        .key()
+        .cloned()
+        .unwrap_or_else(|| TenantKey::new(random_bytes(&shared.client)));
     // Without conditions, or over a damaged key, the last writer wins; all nodes read that.
     let how = if found.is_none() { Put::if_absent() } else { Put::default() };
     let put = own_objects::put(&shared.client, &path, ours.encode().into_bytes(), &how).await;

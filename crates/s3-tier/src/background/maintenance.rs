@@ -84,6 +84,9 @@ pub async fn run(shared: Arc<Shared>) {
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
+            // A round that is due comes first, however often it is requested.
+            biased;
+            () = tokio::time::sleep_until(due) => {}
             // A new evictor catches up at once.
             () = shared.node.took_over.notified() => {
                 maintenance.catch_up().await;
@@ -94,7 +97,6 @@ pub async fn run(shared: Arc<Shared>) {
                 due = due.min(last + hurried_pause(&shared));
                 continue;
             }
-            () = tokio::time::sleep_until(due) => {}
         }
         maintenance.round(began.elapsed() < every).await;
         last = Instant::now();

@@ -20,18 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::runtime::Runtime;
-
 use crate::Evictor;
+use crate::state::machine::Executor;
 use crate::state::shared::Shared;
 
 /// Starts everything.
-pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
-    runtime.spawn(maintenance::run(Arc::clone(shared)));
-    runtime.spawn(maintenance::rescan(Arc::clone(shared)));
-    runtime.spawn(agree_on_tenant_key::run(Arc::clone(shared)));
+pub fn start(shared: &Arc<Shared>, executor: &Executor) {
+    executor.spawn(maintenance::run(Arc::clone(shared)));
+    executor.spawn(maintenance::rescan(Arc::clone(shared)));
+    executor.spawn(agree_on_tenant_key::run(Arc::clone(shared)));
     if shared.node.capped && shared.node.config.evictor == Evictor::Lease {
-        runtime.spawn(election::compete(Arc::clone(shared)));
+        executor.spawn(election::compete(Arc::clone(shared)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lookups: which chunks the bucket has.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -342,7 +342,8 @@ async fn list(
     let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
     let digests: Vec<Digest> = unknown.map(|key| *key.digest()).collect();
     let by_digest: HashMap<&Digest, &Key> = keys.iter().map(|key| (key.digest(), key)).collect();
-    let mut asked = HashMap::new();
+    // In order, so that what is missing is recorded in the same order in each simulation.
+    let mut asked = BTreeMap::new();
     // Keys that another lookup asks for are left to it; keys that are fresh by now are not asked
     // for again.
     // From now on other lookups of these keys wait for this listing.

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index, Refusal, Reserve, ReserveRequest};
@@ -15,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::TierConfig;
 use crate::state::epoch_lease::EpochLease;
+use crate::state::machine::node_name;
 use crate::state::node_budget::NodeBudget;
 use crate::state::own_journal::NodeJournal;
 use crate::state::own_object_names::OwnObjectNames;
@@ -23,9 +23,6 @@ use crate::sync_config::{Evictor, SyncConfig};
 /// A node that does not evict may pass the cap by this factor, as far as it can count, because it
 /// learns late what the evictor deleted. It may pass it by one chunk more.
 const OVER: f64 = 1.05;
-
-/// How many tiers this process has opened.
-static OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// This node among those that share a bucket.
 #[derive(Debug)]
@@ -85,13 +82,13 @@ pub struct StatusNotes {
 
 impl NodeState {
     /// For a bucket under this prefix, which is empty or ends in a slash.
-    pub fn new(config: &TierConfig, root: &str) -> Self {
+    pub fn new(config: &TierConfig, client: &Client, root: &str) -> Self {
         let capped = config.capacity_bytes.is_some();
         let config = config.sync;
         NodeState {
             config,
             own_names: OwnObjectNames::under(root),
-            name: node_name(),
+            name: node_name(client),
             journal: NodeJournal::default(),
             lease: Mutex::new(EpochLease::new(config.lease_term.as_millis() as u64)),
             notes: Mutex::default(),
@@ -227,26 +224,6 @@ impl NodeState {
 
     /// Unix time in milliseconds by the store's clock, as far as known.
     pub fn server_ms(&self, client: &Client) -> u64 {
-        unix_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
+        client.local_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
     }
-}
-
-pub fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-/// Host, process, time, number of the tier, and a random number: containers may share all but the
-/// last.
-fn node_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
-    let host: String = host.trim().chars().take(64).map(plain).collect();
-    let process = std::process::id();
-    let opened = OPENED.fetch_add(1, Ordering::Relaxed);
-    format!(
-        "{}.{process}.{}.{opened}.{:08x}",
-        if host.is_empty() { "host" } else { &host },
-        unix_ms(),
-        fastrand::u32(..)
-    )
 }

@@ -89,7 +89,7 @@ impl Shared {
         Shared {
             caps,
             scheduler: RequestScheduler::new(client.clone()),
-            node: NodeState::new(config, names.root()),
+            node: NodeState::new(config, &client, names.root()),
             names,
             layout: config.layout,
             verify: config.verify,

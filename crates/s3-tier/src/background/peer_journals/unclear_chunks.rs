@@ -1,7 +1,7 @@
 //! Resolves what journals leave open: whether a chunk exists that one node deleted and another
 //! saved at about the same time. A HEAD in the background decides.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Chunks that may or may not exist, as the journals describe them.
 #[derive(Debug, Default)]
-pub struct UnclearChunks(HashMap<Digest, Chunk>);
+pub struct UnclearChunks(BTreeMap<Digest, Chunk>);
 
 impl UnclearChunks {
     /// Adds a chunk.
