@@ -1,0 +1,133 @@
+//! The simulated bucket: its objects, and which answer a request gets.
+
+pub mod calendar;
+pub mod http;
+mod listing;
+
+use std::collections::BTreeMap;
+
+use self::http::{Request, Response, decode, texts};
+
+/// One object.
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub bytes: Vec<u8>,
+    pub etag: String,
+    /// When it was written, in seconds since 1970.
+    pub modified_s: u64,
+    /// Its metadata and checksums, as they came.
+    headers: Vec<(String, String)>,
+}
+
+/// The objects of a bucket.
+#[derive(Debug, Default)]
+pub struct Bucket {
+    pub objects: BTreeMap<String, Object>,
+    /// Whether it overwrites in spite of `If-None-Match`.
+    pub ignores_conditions: bool,
+    written: u64,
+    /// The bytes of all chunks: of the objects that are not the tier's own.
+    pub chunk_bytes: u64,
+    /// The most there were at a time.
+    pub chunk_bytes_most: u64,
+}
+
+impl Bucket {
+    /// Carries out a request and answers it.
+    pub fn answer(&mut self, request: &Request, now_s: u64) -> Response {
+        let path = decode(&request.path);
+        let key = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let key = key.map(|(_, key)| key).unwrap_or_default();
+        match (request.method.as_str(), key) {
+            ("HEAD", "") => Response::new(200, Vec::new()),
+            ("GET", "") if request.has("list-type") => self.list(request),
+            ("GET", "") => settings(request),
+            ("POST", "") if request.has("delete") => self.delete_many(&request.body),
+            ("GET" | "HEAD", key) => self.get(request, key),
+            ("PUT", key) if request.query.is_empty() => self.put(request, key, now_s),
+            ("DELETE", key) if request.query.is_empty() => {
+                self.remove(key);
+                Response::new(204, Vec::new())
+            }
+            _ => Response::error(501, "NotImplemented"),
+        }
+    }
+
+    fn put(&mut self, request: &Request, key: &str, now_s: u64) -> Response {
+        let conditional = request.header("if-none-match").is_some() && !self.ignores_conditions;
+        if conditional && self.objects.contains_key(key) {
+            return Response::error(412, "PreconditionFailed");
+        }
+        self.written += 1;
+        let kept =
+            |name: &str| name.starts_with("x-amz-meta-") || name.starts_with("x-amz-checksum-");
+        let object = Object {
+            bytes: request.body.clone(),
+            etag: format!("\"{:032x}\"", self.written),
+            modified_s: now_s,
+            headers: request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect(),
+        };
+        let response = Response::new(200, Vec::new()).with("etag", object.etag.clone());
+        self.remove(key);
+        self.chunk_bytes += chunk_bytes(key, &object);
+        self.chunk_bytes_most = self.chunk_bytes_most.max(self.chunk_bytes);
+        self.objects.insert(key.to_owned(), object);
+        response
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(object) = self.objects.remove(key) {
+            self.chunk_bytes -= chunk_bytes(key, &object);
+        }
+    }
+
+    fn get(&self, request: &Request, key: &str) -> Response {
+        let Some(object) = self.objects.get(key) else { return Response::error(404, "NoSuchKey") };
+        let total = object.bytes.len();
+        let range = request.header("range").and_then(|range| http::range(range, total));
+        let response = match range {
+            Some(range) => {
+                let place = format!("bytes {}-{}/{total}", range.start, range.end - 1);
+                Response::new(206, object.bytes[range].to_vec()).with("content-range", place)
+            }
+            None if request.header("range").is_some() => {
+                return Response::error(416, "InvalidRange");
+            }
+            None => Response::new(200, object.bytes.clone()),
+        };
+        let response = response
+            .with("etag", object.etag.clone())
+            .with("last-modified", calendar::http(object.modified_s));
+        object.headers.iter().fold(response, |response, (name, value)| response.with(name, value))
+    }
+
+    fn delete_many(&mut self, body: &[u8]) -> Response {
+        for key in texts(body, "Key") {
+            self.remove(&key);
+        }
+        Response::new(200, b"<?xml version=\"1.0\"?><DeleteResult></DeleteResult>".to_vec())
+    }
+}
+
+/// The bytes that count for the cap.
+fn chunk_bytes(key: &str, object: &Object) -> u64 {
+    if key.contains("/.kvtier/") { 0 } else { object.bytes.len() as u64 }
+}
+
+/// The bucket's settings: no versions, no rules, no unfinished uploads.
+fn settings(request: &Request) -> Response {
+    let body = match () {
+        () if request.has("versioning") => "<VersioningConfiguration></VersioningConfiguration>",
+        () if request.has("uploads") => {
+            "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>"
+        }
+        () if request.has("object-lock") => {
+            return Response::error(404, "ObjectLockConfigurationNotFoundError");
+        }
+        () if request.has("lifecycle") => {
+            return Response::error(404, "NoSuchLifecycleConfiguration");
+        }
+        () => return Response::error(501, "NotImplemented"),
+    };
+    Response::new(200, body.as_bytes().to_vec())
+}

@@ -1,0 +1,97 @@
+//! What goes wrong with requests now: how often by kind, and the fate of one request.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How often requests fail now, in thousandths, by kind; and whether the store is down.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Conditions {
+    pub is_down: bool,
+    pub throttled: u64,
+    pub errors: u64,
+    pub late_errors: u64,
+    pub lost_answers: u64,
+    pub closed: u64,
+    pub hanging: u64,
+    pub cut_answers: u64,
+    pub slow: u64,
+}
+
+/// What happens to one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    Answered,
+    Throttled,
+    Error,
+    /// It takes effect, and the answer is an error.
+    LateError,
+    /// It takes effect, and the connection closes.
+    LostAnswer,
+    /// The connection closes before it takes effect.
+    Closed,
+    /// It takes effect, or not, and no answer comes.
+    Hanging(bool),
+    /// The connection closes within the answer.
+    CutAnswer,
+}
+
+/// A fate and its times.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub fate: Fate,
+    /// From the request to its effect.
+    pub before: Duration,
+    /// From its effect to the answer.
+    pub after: Duration,
+}
+
+impl Conditions {
+    fn fate(&self, rng: &mut fastrand::Rng) -> Fate {
+        if self.is_down {
+            return if rng.bool() { Fate::Throttled } else { Fate::Error };
+        }
+        let hanging = Fate::Hanging(rng.bool());
+        let mut at = rng.u64(..1000);
+        let rates = [
+            (self.throttled, Fate::Throttled),
+            (self.errors, Fate::Error),
+            (self.late_errors, Fate::LateError),
+            (self.lost_answers, Fate::LostAnswer),
+            (self.closed, Fate::Closed),
+            (self.hanging, hanging),
+            (self.cut_answers, Fate::CutAnswer),
+        ];
+        for (rate, fate) in rates {
+            if at < rate {
+                return fate;
+            }
+            at -= rate;
+        }
+        Fate::Answered
+    }
+
+    /// What happens to the next request.
+    pub fn plan(&self, rng: &mut fastrand::Rng) -> Plan {
+        let fate = self.fate(rng);
+        let mut time = || {
+            let slow = rng.u64(..1000) < self.slow;
+            Duration::from_micros(if slow {
+                rng.u64(20_000..2_000_000)
+            } else {
+                rng.u64(500..8_000)
+            })
+        };
+        Plan { fate, before: time(), after: time() }
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conditions { is_down, throttled, errors, late_errors, lost_answers, .. } = self;
+        let Conditions { closed, hanging, cut_answers, slow, .. } = self;
+        write!(
+            f,
+            "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, slow {slow}"
+        )
+    }
+}

@@ -1,0 +1,110 @@
+//! What the fleet must serve: the bytes of each key, and which keys are removed for certain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Key, Namespace};
+use kvtier_key::{ChunkHash, Digest, KvRank, ObjectKey};
+
+use super::KEYS;
+
+/// For how long the write of a save that failed may still arrive at the bucket.
+const LATE_WRITE_MAX: Duration = Duration::from_secs(10);
+
+/// The keys, and what is certain about them.
+#[derive(Debug)]
+pub struct Model {
+    keys: Vec<Chunk>,
+}
+
+/// One key.
+#[derive(Debug)]
+struct Chunk {
+    key: Key,
+    /// Saves in flight.
+    saving: u32,
+    /// Until when a write of a save that ended may arrive.
+    late_write_until: Duration,
+    /// How many saves have begun.
+    saves: u64,
+    /// The number of saves when it was removed, if none was in flight.
+    removed: Option<u64>,
+}
+
+/// What was certain when a remove began.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoveBegun {
+    is_quiet: bool,
+    saves: u64,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let namespace = Arc::new(Namespace::new("fleet", Digest::default()));
+        let keys = (0..KEYS).map(|n| {
+            let hash = Digest::derive("kvtier faultsim chunk", &n.to_le_bytes());
+            let hash = ChunkHash::new(hash.as_bytes());
+            let id = ObjectKey::new("model", KvRank(0), 0, hash, "").expect("a valid key");
+            Chunk {
+                key: Key::new(Arc::clone(&namespace), id.into()),
+                saving: 0,
+                late_write_until: Duration::ZERO,
+                saves: 0,
+                removed: None,
+            }
+        });
+        Model { keys: keys.collect() }
+    }
+
+    pub fn key(&self, n: u64) -> Key {
+        self.keys[n as usize].key.clone()
+    }
+
+    pub fn save_begins(&mut self, n: u64) {
+        let chunk = &mut self.keys[n as usize];
+        chunk.saving += 1;
+        chunk.saves += 1;
+        chunk.removed = None;
+    }
+
+    pub fn save_ended(&mut self, n: u64, now: Duration) {
+        let chunk = &mut self.keys[n as usize];
+        chunk.saving -= 1;
+        chunk.late_write_until = now + LATE_WRITE_MAX;
+    }
+
+    pub fn remove_begins(&self, n: u64, now: Duration) -> RemoveBegun {
+        let chunk = &self.keys[n as usize];
+        let is_quiet = chunk.saving == 0 && now >= chunk.late_write_until;
+        RemoveBegun { is_quiet, saves: chunk.saves }
+    }
+
+    /// A remove succeeded, and no hold kept the chunk.
+    pub fn removed(&mut self, n: u64, begun: RemoveBegun) {
+        let chunk = &mut self.keys[n as usize];
+        let is_certain = begun.is_quiet && begun.saves == chunk.saves;
+        chunk.removed = is_certain.then_some(chunk.saves);
+    }
+
+    /// The number of saves so far, if the key is removed for certain.
+    pub fn is_removed(&self, n: u64) -> Option<u64> {
+        let chunk = &self.keys[n as usize];
+        chunk.removed.filter(|saves| *saves == chunk.saves)
+    }
+}
+
+/// The lengths of the shortest and the longest chunk.
+const SHORTEST_BYTES: u64 = 1024;
+pub const LONGEST_BYTES: u64 = SHORTEST_BYTES + 6000;
+
+/// The length of the chunk with this number.
+pub fn len(n: u64) -> usize {
+    (SHORTEST_BYTES + (n.wrapping_mul(0x9E37_79B9) >> 7) % 7 * 1000) as usize
+}
+
+/// Its bytes.
+pub fn bytes(n: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len(n)];
+    fastrand::Rng::with_seed(n).fill(&mut bytes);
+    bytes
+}

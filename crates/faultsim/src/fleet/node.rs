@@ -1,0 +1,73 @@
+//! A node of the fleet: a host and the real tier on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::Tier;
+use kvtier_s3::{BucketAddress, Config, Credentials};
+use kvtier_s3_tier::{S3Tier, SyncConfig, TierConfig};
+
+use super::CAP_BYTES;
+use crate::host::Host;
+use crate::network::Machine;
+use crate::world::World;
+
+/// The beginning of all names in the bucket.
+pub const PREFIX: &str = "kv";
+
+/// A node as it runs now.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub host: Arc<Host>,
+    /// `None` while it is down.
+    pub tier: Option<Arc<S3Tier>>,
+    /// How often its process was started before.
+    pub restarts: u32,
+}
+
+impl Node {
+    pub fn start(world: &Arc<World>, place: usize, restarts: u32) -> Self {
+        let ahead_ms = world.below(4000).cast_signed() - 2000;
+        let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
+        world.event(format_args!("start {}, clock {ahead_ms} ms", host.name()));
+        let tier = match S3Tier::open(config(&host)) {
+            Ok(tier) => Some(Arc::new(tier)),
+            Err(e) => {
+                world.finding("open", format!("{} cannot open its bucket: {e}", host.name()));
+                None
+            }
+        };
+        Node { host, tier, restarts }
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&mut self) {
+        self.host.world.event(format_args!("kill {}", self.host.name()));
+        self.host.kill();
+        if let Some(tier) = self.tier.take() {
+            // Callers still have references; for them the tier is closed.
+            drop(tier.close());
+        }
+    }
+}
+
+fn config(host: &Arc<Host>) -> TierConfig {
+    // An address, so that no name is resolved.
+    let endpoint = BucketAddress::new("http://192.0.2.1")
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .expect("a plain endpoint is valid");
+    let mut client = Config::new(endpoint, Credentials::new("AKIASIMULATED", "simulated"));
+    client.machine = Some(Arc::new(Machine(Arc::clone(host))));
+    client.deadline = Duration::from_secs(10);
+    let mut config = TierConfig::new(client).with_capacity(CAP_BYTES).with_prefix(PREFIX);
+    config.bounce_bytes = 1 << 20;
+    let mut sync = SyncConfig::default();
+    sync.lease_term = Duration::from_secs(4);
+    sync.journal_every = Duration::from_secs(2);
+    sync.sweep_every = Duration::from_secs(15);
+    sync.snapshot_every = Duration::from_secs(10);
+    config.sync = sync;
+    config
+}

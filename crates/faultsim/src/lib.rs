@@ -1,0 +1,59 @@
+//! A deterministic fault simulator: real tiers of kvtier run on simulated machines, in virtual time
+//! and in one thread, while faults happen around them. The same seed gives the same run, to the
+//! last event.
+//!
+//! ```
+//! let report = kvtier_faultsim::run(kvtier_faultsim::Scope::Fleet, 7);
+//! assert!(report.findings.is_empty(), "{report}");
+//! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod bucket;
+mod conditions;
+mod fleet;
+mod host;
+mod network;
+mod report;
+mod world;
+
+pub use report::{Finding, Report};
+
+/// What is simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Five nodes on one bucket with a cap.
+    Fleet,
+}
+
+impl Scope {
+    /// All of them.
+    pub const ALL: [Scope; 1] = [Scope::Fleet];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Fleet => "fleet",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Scope::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+}
+
+/// Runs a simulation on the calling thread, which must not be one of a tokio runtime.
+pub fn run(scope: Scope, seed: u64) -> Report {
+    match scope {
+        Scope::Fleet => fleet::run(seed, false),
+    }
+}
+
+/// As [`run`], and [`Report::trace`] has every event.
+pub fn run_traced(scope: Scope, seed: u64) -> Report {
+    match scope {
+        Scope::Fleet => fleet::run(seed, true),
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections of a simulated machine with the bucket: requests arrive, meet their fate, are answered.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use kvtier_s3::simulated_machine::{Connecting, DuplexStream, SimulatedMachine};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::sleep;
+
+use crate::bucket::http::{Request, Response};
+use crate::conditions::{Fate, Plan};
+use crate::host::Host;
+
+/// How long a request hangs at most before the store closes its connection.
+const HANG_MAX: Duration = Duration::from_secs(120);
+
+/// Bytes on their way in each direction of a connection.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// A host, as a client takes it.
+#[derive(Clone, Debug)]
+pub struct Machine(pub Arc<Host>);
+
+impl SimulatedMachine for Machine {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.0.wall()
+    }
+
+    fn connect(&self) -> Connecting {
+        Box::pin(dial(Arc::clone(&self.0)))
+    }
+}
+
+async fn dial(host: Arc<Host>) -> std::io::Result<DuplexStream> {
+    if !host.is_connected() {
+        // Nothing answers; the client gives up by its own limit.
+        return std::future::pending().await;
+    }
+    sleep(host.world.between_ms(1, 3)).await;
+    let (ours, theirs) = tokio::io::duplex(BUFFER_BYTES);
+    tokio::spawn(serve(host, theirs));
+    Ok(ours)
+}
+
+/// Serves the requests of a connection until it ends.
+async fn serve(host: Arc<Host>, mut stream: DuplexStream) {
+    let mut ahead = Vec::new();
+    while let Some(request) = Request::read(&mut stream, &mut ahead).await {
+        if !answer(&host, request, &mut stream).await {
+            return;
+        }
+    }
+}
+
+/// Whether the connection can go on.
+async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> bool {
+    if !host.is_connected() {
+        drain(stream).await;
+        return false;
+    }
+    let world = &host.world;
+    let Plan { fate, before, after } = {
+        let mut state = world.lock();
+        let state = &mut *state;
+        state.conditions.plan(&mut state.rng)
+    };
+    sleep(before).await;
+    let refused = match fate {
+        Fate::Throttled => Some(Response::error(503, "SlowDown")),
+        Fate::Error => Some(Response::error(500, "InternalError")),
+        Fate::Closed | Fate::Hanging(false) => Some(Response::error(0, "")),
+        _ => None,
+    };
+    let response = refused.unwrap_or_else(|| world.lock().bucket.answer(&request, world.store_s()));
+    let name = host.name();
+    world.event(format_args!("{name} {request} {fate:?} {}", response.status));
+    sleep(after).await;
+    if let Fate::Hanging(_) = fate {
+        drop(tokio::time::timeout(HANG_MAX, drain(stream)).await);
+        return false;
+    }
+    if !host.is_connected() {
+        drain(stream).await;
+        return false;
+    }
+    let response = match fate {
+        Fate::Closed | Fate::LostAnswer => return false,
+        Fate::LateError => Response::error(500, "InternalError"),
+        _ => response,
+    };
+    let bytes = response.encode(&request.method, world.store_s());
+    let len = if fate == Fate::CutAnswer { bytes.len() / 2 } else { bytes.len() };
+    stream.write_all(&bytes[..len]).await.is_ok() && fate != Fate::CutAnswer
+}
+
+/// Takes in what the client sends until it gives up.
+async fn drain(stream: &mut DuplexStream) {
+    let mut sink = [0; 4096];
+    while stream.read(&mut sink).await.is_ok_and(|len| len > 0) {}
+}

@@ -1,0 +1,101 @@
+//! The result of a simulation.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Scope;
+
+/// A promise that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// When, since the start of the simulation, in virtual time.
+    pub at: Duration,
+    /// Which promise, in one word.
+    pub kind: &'static str,
+    /// What happened.
+    pub what: String,
+}
+
+/// The result of a simulation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// What was simulated.
+    pub scope: Scope,
+    /// How many events there were: requests, results of operations, faults.
+    pub events: u64,
+    /// How long it took in virtual time.
+    pub virtual_time: Duration,
+    /// A digest of all events with their times and results, in hex.
+    pub digest: String,
+    /// The promises that were broken.
+    pub findings: Vec<Finding>,
+    /// Every event, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+impl Report {
+    /// As one line of JSON: `seed`, `scope`, `events`, `virtual_s`, `digest`, `findings`.
+    pub fn to_json(&self) -> String {
+        let findings: Vec<String> = self
+            .findings
+            .iter()
+            .map(|finding| {
+                let (at, what) = (finding.at.as_secs_f64(), escape(&finding.what));
+                format!("{{\"at_s\":{at:.3},\"kind\":\"{}\",\"what\":\"{what}\"}}", finding.kind)
+            })
+            .collect();
+        format!(
+            "{{\"seed\":{},\"scope\":\"{}\",\"events\":{},\"virtual_s\":{:.3},\"digest\":\"{}\",\"findings\":[{}]}}",
+            self.seed,
+            self.scope.name(),
+            self.events,
+            self.virtual_time.as_secs_f64(),
+            self.digest,
+            findings.join(",")
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.virtual_time.as_secs_f64();
+        write!(
+            f,
+            "seed {} of {}: {} events in {seconds:.1} virtual seconds, digest {}",
+            self.seed,
+            self.scope.name(),
+            self.events,
+            self.digest
+        )?;
+        for Finding { at, kind, what } in &self.findings {
+            write!(f, "\n  at {:.3} s, {kind}: {what}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
+
+/// Text inside a JSON string.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => out.extend(['\\', char]),
+            char if char.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(char))),
+            char => out.push(char),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_in_json_is_escaped() {
+        assert_eq!(escape("a\"b\\c\n"), "a\\\"b\\\\c\\u000a");
+    }
+}

@@ -1,0 +1,118 @@
+//! What all parts of a simulation share: virtual time, seeded random numbers, the record of events and
+//! findings, and the bucket.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvtier_key::Digest;
+use tokio::time::Instant;
+
+use crate::Finding;
+use crate::bucket::Bucket;
+use crate::conditions::Conditions;
+
+/// The time of day at the start of a simulation, in seconds since 1970.
+pub const EPOCH_S: u64 = 1_767_225_600;
+
+/// The world of one simulation.
+#[derive(Debug)]
+pub struct World {
+    began: Instant,
+    state: Mutex<State>,
+}
+
+/// Its parts that change.
+#[derive(Debug)]
+pub struct State {
+    pub rng: fastrand::Rng,
+    pub bucket: Bucket,
+    pub conditions: Conditions,
+    pub findings: Vec<Finding>,
+    pub events: u64,
+    digest: [u8; 32],
+    line: String,
+    trace: Option<Vec<String>>,
+}
+
+impl World {
+    /// A new one. Must be called inside of the runtime, whose clock is paused.
+    pub fn new(seed: u64, traced: bool) -> Self {
+        let state = State {
+            rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
+            bucket: Bucket::default(),
+            conditions: Conditions::default(),
+            findings: Vec::new(),
+            events: 0,
+            digest: [0; 32],
+            line: String::new(),
+            trace: traced.then(Vec::new),
+        };
+        World { began: Instant::now(), state: Mutex::new(state) }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The virtual time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The store's time of day, in seconds since 1970.
+    pub fn store_s(&self) -> u64 {
+        EPOCH_S + self.elapsed().as_secs()
+    }
+
+    /// Records an event: it becomes part of the digest.
+    pub fn event(&self, what: fmt::Arguments<'_>) {
+        let at = self.elapsed();
+        self.lock().event(at, what);
+    }
+
+    /// Records a broken promise.
+    pub fn finding(&self, kind: &'static str, what: String) {
+        let at = self.elapsed();
+        self.event(format_args!("FINDING {kind}: {what}"));
+        let mut state = self.lock();
+        // One of a kind says enough; thousands would hide the others.
+        if state.findings.iter().filter(|finding| finding.kind == kind).count() < 5 {
+            state.findings.push(Finding { at, kind, what });
+        }
+    }
+
+    /// A random number below `end`.
+    pub fn below(&self, end: u64) -> u64 {
+        self.lock().rng.u64(..end.max(1))
+    }
+
+    /// A random time between these, in milliseconds.
+    pub fn between_ms(&self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.lock().rng.u64(from..=to))
+    }
+
+    /// The digest of all events so far, in hex.
+    pub fn digest(&self) -> String {
+        Digest(self.lock().digest).to_hex()
+    }
+
+    pub fn take_trace(&self) -> Vec<String> {
+        self.lock().trace.take().unwrap_or_default()
+    }
+}
+
+impl State {
+    pub fn event(&mut self, at: Duration, what: fmt::Arguments<'_>) {
+        use fmt::Write as _;
+        self.events += 1;
+        self.line.clear();
+        let _ = write!(self.line, "{:>10.3} {what}", at.as_secs_f64() * 1000.0);
+        let mut bytes = self.digest.to_vec();
+        bytes.extend_from_slice(self.line.as_bytes());
+        self.digest = Digest::derive("kvtier faultsim event", &bytes).0;
+        if let Some(trace) = &mut self.trace {
+            trace.push(self.line.clone());
+        }
+    }
+}
