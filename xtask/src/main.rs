@@ -16,6 +16,7 @@ mod build_gpu_check;
 mod ci;
 mod cufile;
 mod engine_contract;
+mod faultsim;
 mod features;
 mod filesystems;
 mod fs_crashes;
@@ -66,6 +67,9 @@ Usage: cargo xtask <step> [options]
            [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint]
            [--table uploads|large-gets] [--realtime]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
+  faultsim [--seeds 100] [--scope fleet] [--defects]
+                                     seeds of the fault simulator; --defects puts each known defect into a copy of the last
+                                     commit and runs seeds until one finds it
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
   release [--check]                  the command as it is released, with a file of its line tables beside it;
@@ -97,6 +101,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("arch") => args.end().and_then(|()| arch::run()),
         Some("features") => features::run(args),
         Some("bench") => bench::run(args),
+        Some("faultsim") => faultsim::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("gpu-check") => build_gpu_check::run(args),
         Some("release") => release::run(args),

@@ -1,5 +1,5 @@
-//! Runs the fleet with a range of seeds: `seeds FROM TO [trace]`. The exit code is 1 if a promise was
-//! broken.
+//! Runs the fleet with a range of seeds: `seeds FROM TO [trace | until-found]`, by default one. The exit code
+//! is 1 if a promise was broken. With `until-found` it is 1 if none was.
 #![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;
@@ -8,15 +8,19 @@ use kvtier_faultsim::{Scope, run, run_traced};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| args.get(at).and_then(|arg| arg.parse::<u64>().ok());
-    let (Some(from), Some(to)) = (number(0), number(1)) else { return ExitCode::from(2) };
+    let number = |at: usize, default: u64| args.get(at).map_or(Ok(default), |arg| arg.parse());
+    let (Ok(from), Ok(to)) = (number(0, 0), number(1, 1)) else { return ExitCode::from(2) };
+    let mode = args.get(2).map(String::as_str);
+    let simulate = if mode == Some("trace") { run_traced } else { run };
     let mut found = false;
     for seed in from..to {
-        let report =
-            if args.len() > 2 { run_traced(Scope::Fleet, seed) } else { run(Scope::Fleet, seed) };
+        let report = simulate(Scope::Fleet, seed);
         report.trace.iter().for_each(|event| println!("{event}"));
         println!("{report}");
         found |= !report.findings.is_empty();
+        if found && mode == Some("until-found") {
+            break;
+        }
     }
-    if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if found == (mode == Some("until-found")) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
