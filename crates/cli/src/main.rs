@@ -37,6 +37,8 @@ mod progress;
 mod replay;
 mod rm;
 mod sim;
+#[cfg(feature = "sim-fault")]
+mod sim_fault;
 mod stat;
 mod stdout;
 mod table;
@@ -68,6 +70,10 @@ enum Command {
     /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
     /// optimum.
     Sim(sim::SimArgs),
+    /// Simulates a fleet of S3 tiers and faults around it, from a seed; exit code 1 if a promise was
+    /// broken.
+    #[cfg(feature = "sim-fault")]
+    SimFault(sim_fault::SimFaultArgs),
     /// Generates a request trace: chat, agents, or questions about documents.
     GenTrace(gen_trace::GenTraceArgs),
     /// Makes a key for encryption, in a new file that only its owner can read.
@@ -144,6 +150,8 @@ fn main() -> ExitCode {
     let outcome = match args.command {
         Command::Replay(args) => replay::run(args),
         Command::Sim(args) => sim::run(&args).map(|()| true),
+        #[cfg(feature = "sim-fault")]
+        Command::SimFault(args) => sim_fault::run(&args),
         Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
         Command::GenKey(args) => gen_key::run(&args).map(|()| true),
         Command::Bench { command } => bench::run(command).map(|()| true),
