@@ -223,6 +223,62 @@ fn chunks_that_lmcache_encodes_are_taken_by_our_remote_plugin_alone_and_noted_as
 }
 
 #[test]
+fn serde_of_a_plugin_object_is_taken_and_noted_where_lmcache_applies_it() {
+    let plugin = |kind: &str, params: &str, serde: &str| {
+        format!(
+            r#"{{"type":"{kind}","module_path":"kvtier.lmcache","class_name":"C","adapter_params":{params}{serde}}}"#
+        )
+    };
+    let read = |text: String| ConfigReader::new().adapters(&[text]).map_err(|e| e.to_string());
+    let fs = r#"{"type":"fs","base_path":"/kv/a"}"#;
+    let aesgcm = r#""type":"aesgcm","master_key_path":"/k""#;
+    for (serde, says) in [
+        (r#""type":"fp8""#.to_owned(), "fp8 is lossy"),
+        (r#""type":"fp8","fp8_dtype":"float8_e5m2","max_workers":"2""#.into(), "to float8_e5m2"),
+        (aesgcm.into(), "encrypts chunks under one key per cache salt"),
+        (format!(r#"{aesgcm},"aes_bits":256,"key_provider":"hkdf""#), "aesgcm"),
+    ] {
+        for kind in ["plugin", "native_plugin"] {
+            let read = read(plugin(kind, fs, &format!(r#","serde":{{{serde}}}"#))).unwrap();
+            assert_eq!(read.config.tiers.len(), 1);
+            let notes = read.notes.iter().filter(|note| note.contains("serde: ")).count();
+            assert_eq!(notes, 1, "{:?}", read.notes);
+            assert!(read.notes.iter().any(|note| note.contains(says)), "{:?}", read.notes);
+        }
+    }
+    assert_eq!(read(plugin("plugin", fs, "")).unwrap().notes, Vec::<String>::new());
+    for (serde, says) in [
+        (r#""type":"fp8","fp8_dtype":"bfloat16""#, "serde.fp8_dtype"),
+        (r#""type":"fp8","fp8_dtype":8"#, "serde.fp8_dtype"),
+        (r#""type":"fp8","max_workers":0"#, "serde.max_workers"),
+        (r#""type":"aesgcm""#, "serde.master_key_path is missing"),
+        (r#""type":"aesgcm","master_key_path":"/k","aes_bits":192"#, "serde.aes_bits = 192"),
+        (r#""type":"aesgcm","master_key_path":"/k","key_provider":"keyring""#, "key_provider"),
+        (r#""type":"turboquant""#, "fp8 and aesgcm alone"),
+        (r#""type":7"#, "fp8 and aesgcm alone"),
+    ] {
+        let said = read(plugin("plugin", fs, &format!(r#","serde":{{{serde}}}"#))).unwrap_err();
+        assert!(said.contains(says), "{said}");
+    }
+    // Where kvtier itself stores the chunks nobody would encode them.
+    let encoded = r#"{"type":"fs","base_path":"/kv/a","serde":{"type":"fp8"}}"#;
+    let inside = [
+        encoded.to_owned(),
+        plugin("plugin", encoded, ""),
+        plugin("plugin", &format!(r#"{{"tiers":[{encoded}]}}"#), ""),
+        plugin(
+            "plugin",
+            &format!(r#"{{"tiers":[{}]}}"#, plugin("plugin", fs, r#","serde":{"type":"fp8"}"#)),
+            "",
+        ),
+    ];
+    for text in inside {
+        let said = read(text).unwrap_err();
+        assert!(said.contains("beside adapter_params of a plugin"), "{said}");
+    }
+}
+
+#[test]
 fn a_bucket_takes_chunks_of_any_length_if_lmcache_encodes_them() {
     let bucket = |serde: &str| {
         let text = format!(

@@ -56,7 +56,7 @@ pub(super) const KEYS: &[Setting] = settings! {
         "affinity_tag" Name "_default" Engine "which workers use the adapter";
         "shared" Bool "false" Engine "whether LMCache treats what is stored as seen by all";
         "persist_enabled" Bool "true" Ignored "chunks stay when the process ends";
-        "serde" Object "null" Refused "LMCache's encodings of chunks are not supported yet";
+        "serde" Object "null" Engine "beside `adapter_params` of a plugin: LMCache encodes chunks in front of kvtier with `fp8` (lossy) or `aesgcm`; in every other object it is refused";
         "eviction" Object "null" Used "when and in which order chunks are evicted; its fields are below";
     }
 

@@ -3,6 +3,7 @@
 
 mod fields;
 mod raw_block;
+mod serde;
 mod tier;
 
 use kvtier_core::{Error, ErrorKind};

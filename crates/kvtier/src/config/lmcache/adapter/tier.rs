@@ -2,7 +2,7 @@
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::{Adapter, Dialect};
+use super::{Adapter, Dialect, serde};
 use crate::config::settings::Role;
 use crate::config::{Config, TierSpec, Value, native};
 
@@ -17,7 +17,7 @@ impl Adapter {
         params(&json.into(), place, Dialect::Lmcache { lenient: false })
     }
 
-    /// What has no effect, and why: unknown names first.
+    /// What has no effect, and why: unknown names first. And what `serde` does to chunks.
     pub fn notes(&self) -> Vec<String> {
         let unknown = self.fields.unknown.iter();
         let unknown = unknown.filter(|name| name.as_str() != "type");
@@ -29,6 +29,7 @@ impl Adapter {
         let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
         let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
         let idle = fields.filter(|field| field.definition.role == Role::Ignored);
+        notes.extend(serde::note(self));
         notes.extend(notes_within(self));
         notes.extend(idle.map(|field| {
             format!("{}: no effect: {}", field.definition.name, field.definition.what)
@@ -49,15 +50,8 @@ impl Adapter {
 }
 
 fn config(adapter: &Adapter) -> Result<Config, Error> {
-    if !adapter.fields.value("serde").is_null() {
-        let next = "leave it out: chunks are stored as they are";
-        return Err(unsupported(
-            adapter,
-            format!(
-                "serde = {}: no codec of LMCache's is built; {next}",
-                adapter.fields.value("serde")
-            ),
-        ));
+    if let Some(what) = serde::refusal(adapter) {
+        return Err(unsupported(adapter, what));
     }
     match adapter.kind {
         "s3" => crate::config::s3::spec(adapter).map(|tier| Config::new().with(tier)),
