@@ -67,6 +67,11 @@ impl<M: Mover> Shared<M> {
     /// [name](Self::name). Returns the index's entry.
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> Option<Chunk> {
         let known = self.forget(digest, true);
+        self.remember_corrupt(digest, file);
+        known
+    }
+
+    fn remember_corrupt(&self, digest: &Digest, file: FileId) {
         let mut corrupt_files = self.chunks.corrupt_files();
         if corrupt_files.len() >= CORRUPT_MAX {
             // A save of this process replaced the other files.
@@ -76,16 +81,21 @@ impl<M: Mover> Shared<M> {
         if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
             corrupt_files.insert(*digest, file);
         }
-        known
     }
 
     /// Makes a chunk a miss here whose file `seen` this process cannot use, as long as its name means
-    /// that file. The file stays for other processes; the next save of this one replaces it.
+    /// that file. The file stays for other processes; the next save of this one replaces it, and
+    /// eviction deletes it when its turn comes: a directory full of such chunks takes new ones.
     pub fn set_unusable(&self, digest: &Digest, len: u64, seen: FileId) {
         let one = self.name(digest);
         // Between the look and the mark no save of this process may publish another file.
         if matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen) {
-            let known = self.mark_corrupt(digest, seen);
+            let known = {
+                let mut index = self.index();
+                index.mark_suspect(digest);
+                index.known(digest).map(|entry| entry.chunk)
+            };
+            self.remember_corrupt(digest, seen);
             // Cut or extended by another program: the ledger counts the earlier length.
             if known.is_some_and(|chunk| seen.bytes() != Some(chunk.bytes)) {
                 self.space.ledger_validity.suspect();

@@ -278,7 +278,7 @@ fn what_cannot_be_decoded_here_is_a_miss_that_stays_until_it_is_saved_again() {
     let bytes = soft(1, LEN);
     let other_key = Setup { keys: &[2], key: 2, zstd: false };
     let cases = [
-        (&AES, &KEYLESS, MissReason::Codec, "misses_codec"),
+        (&AES, &KEYLESS, MissReason::KeyMissing, "misses_key"),
         (&AES, &other_key, MissReason::KeyMissing, "misses_key"),
         (&BOTH, &other_key, MissReason::KeyMissing, "misses_key"),
         // An encrypting tier takes nothing that any process could have written.
@@ -390,6 +390,26 @@ fn eviction_counts_stored_bytes() {
         a.fixture.tier.usage()
     );
     a.hits(99, &soft(99, LEN));
+}
+
+/// A key that is lost for good must not cost the directory its space.
+#[test]
+fn chunks_that_cannot_be_decoded_here_make_space_for_new_ones() {
+    const LEN: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        |setup: &Setup<'_>| FileConfig::new(dir.path(), 1_000_000).with_encoding(setup.encoding());
+    let a = open(config(&AES));
+    (0..17).for_each(|n| assert_eq!(a.save(n, &hard(n, LEN)), Saved::Stored));
+    drop(a);
+    let b = open(config(&Setup { keys: &[2], key: 2, zstd: false }));
+    (0..17).for_each(|n| assert!(matches!(b.load(n, &hard(n, LEN)), Loaded::Miss(_))));
+    assert!(b.count("misses_key") > 10);
+    for n in 100..130 {
+        assert_eq!(b.save(n, &hard(n, LEN)), Saved::Stored, "{n}");
+    }
+    b.hits(129, &hard(129, LEN));
+    assert_eq!((ledger(dir.path()), b.used()), (files_bytes(dir.path()), files_bytes(dir.path())));
 }
 
 #[test]

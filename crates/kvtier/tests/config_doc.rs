@@ -25,7 +25,9 @@ fn the_document_is_the_table() {
 #[test]
 fn what_the_documents_show_is_read() {
     let mut seen = 0;
-    for page in ["README.md", "docs/CONFIG.md", "docs/ENCODINGS.md", "docs/GDS.md", "docs/lmcache.md"] {
+    for page in
+        ["README.md", "docs/CONFIG.md", "docs/ENCODINGS.md", "docs/GDS.md", "docs/lmcache.md"]
+    {
         let text = std::fs::read_to_string(format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR")))
             .unwrap();
         for block in text.split("```").skip(1).step_by(2) {
