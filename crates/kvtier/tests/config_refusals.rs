@@ -260,7 +260,7 @@ fn serde_of_a_plugin_object_is_taken_and_noted_where_lmcache_applies_it() {
         let said = read(plugin("plugin", fs, &format!(r#","serde":{{{serde}}}"#))).unwrap_err();
         assert!(said.contains(says), "{said}");
     }
-    // Where kvtier itself stores the chunks nobody would encode them.
+    // Where kvtier itself stores the chunks, no process would encode them.
     let encoded = r#"{"type":"fs","base_path":"/kv/a","serde":{"type":"fp8"}}"#;
     let inside = [
         encoded.to_owned(),

@@ -24,7 +24,8 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
             "s3-tier",
         ],
     ),
-    ("cli", &["kvtier"]),
+    ("faultsim", &["core", "key", "mem", "s3", "s3-tier"]),
+    ("cli", &["kvtier", "faultsim"]),
     ("py", &["codec", "kvtier"]),
     ("benches", &["kvtier"]),
     ("testkit", &["core", "key", "mem"]),
@@ -37,7 +38,7 @@ pub const TESTED_WITHOUT_TESTKIT: &[&str] = &["index", "evict"];
 
 /// Outside libraries → the only crates that may use them outside tests.
 pub const LIBRARIES: &[(&[&str], &[&str])] = &[
-    (&["tokio", "tokio-util"], &["s3", "s3-tier", "cli", "testkit"]),
+    (&["tokio", "tokio-util"], &["s3", "s3-tier", "faultsim", "cli", "testkit"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
     (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"], &["s3"]),

@@ -64,10 +64,10 @@ impl<M: Mover> LoadOp<M> {
         found: LoadFile,
         token: Option<WaitToken>,
     ) {
-        // Decoding writes with the CPU.
+        // Decoding writes with the CPU. The file is good: loads into host memory hit.
         if self.op.into.iter().any(|lease| !lease.place().is_host()) {
             drop((reading, file));
-            return self.miss_unusable(found, MissReason::Codec);
+            return self.miss(MissReason::Codec);
         }
         let queue = self.shared.memory.decode.queue.clone();
         let releases = (token.is_some() || queue.is_empty()).then(|| queue.releases());
