@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind, FloatType};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fp8Kind {
     /// 4 bits of exponent, 3 of mantissa, no infinities: `float8_e4m3fn`, LMCache's default. What
-    /// is greater than 448 becomes 448.
+    /// is greater than 448 becomes 448, as in PyTorch from 2.12 on; earlier versions make NaN of it.
     #[default]
     E4M3Fn,
     /// 5 bits of exponent, 2 of mantissa: `float8_e5m2`. What is greater than 57344 becomes

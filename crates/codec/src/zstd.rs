@@ -22,8 +22,8 @@ impl Default for Zstd {
 }
 
 impl Zstd {
-    /// The levels that can be set: faster ones are below 1. Those above 19 would need memory for
-    /// windows of up to 128 MiB on each side.
+    /// The levels that can be set: faster ones are below 1. Those above 19 look back up to 128 MiB:
+    /// encoders and decoders would need that much memory for each chunk.
     pub const LEVELS: std::ops::RangeInclusive<i32> = -7..=19;
 
     /// The stage at `level`.

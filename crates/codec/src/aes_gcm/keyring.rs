@@ -41,7 +41,8 @@ impl Keyring {
         Keyring::default()
     }
 
-    /// Adds a key. It replaces the one with the same id.
+    /// Adds a key. It replaces the one with the same id, and brings its own count of encrypted
+    /// chunks: a new `MasterKey` starts at 0.
     pub fn insert(&self, key: MasterKey) {
         let mut keys = self.write();
         let id = key.id();
