@@ -153,15 +153,15 @@ pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
 /// A tier of a type that no adapter of LMCache's is.
 fn own_type(name: &str, value: &Value) -> Result<TierSpec, String> {
     #[cfg(any(feature = "file", feature = "s3"))]
-    let (encoding, value) = super::EncodingSpec::take(value)?;
-    let spec = if name == "gds" { gds(&value) } else { TierSpec::deserialize(value.to_json()) };
+    let (encoding, value) = &super::EncodingSpec::take(value)?;
+    let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
     #[cfg_attr(not(feature = "file"), allow(unused_mut))]
     let mut spec = spec.map_err(|e| e.to_string())?;
     #[cfg(any(feature = "file", feature = "s3"))]
     match &mut spec {
         _ if encoding.is_empty() => (),
         #[cfg(feature = "file")]
-        TierSpec::File(file) => file.encoding = encoding,
+        TierSpec::File(file) => file.encoding = encoding.clone(),
         _ => {
             return Err(
                 "encode and decode_keys are for tiers of type `file` and `s3`; leave them out"
