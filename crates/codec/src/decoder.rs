@@ -65,6 +65,14 @@ impl Decoder {
         Ok(last.is_some_and(|stage| stage.kind() == StageKind::Encryption))
     }
 
+    /// Whether all stages of this codec have the key with this id, as far as they need one.
+    ///
+    /// # Errors
+    /// As of [`proves_bytes`](Self::proves_bytes).
+    pub fn has_key(&self, codec: CodecId, key_id: u32) -> Result<bool, Error> {
+        Ok(self.stages(codec)?.into_iter().flatten().all(|stage| stage.has_key(key_id)))
+    }
+
     /// Decodes a chunk into all pieces of `raw`, whose bytes are its raw length.
     ///
     /// Working memory is bounded by what the stages could have written for that raw length,

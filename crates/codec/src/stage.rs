@@ -128,6 +128,11 @@ pub trait Stage: Debug + Send + Sync + 'static {
         0
     }
 
+    /// Whether frames that were encoded with this key can be decoded.
+    fn has_key(&self, _key_id: u32) -> bool {
+        true
+    }
+
     /// The id of the key that the frame `stored` was encoded with; 0 = none.
     ///
     /// # Errors

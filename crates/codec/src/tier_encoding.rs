@@ -5,7 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use kvtier_key::{BlockSums, CodecId, DType, Digest, EncodedPayload, Facts, Key};
 
 use crate::pieces::total_len;
-use crate::{Chain, Chunk, Decoder, ElementType, Encoded, Error, Scratch, StageKind, Stored};
+use crate::{
+    Chain, Chunk, Decoder, ElementType, Encoded, Error, ErrorKind, Scratch, StageKind, Stored,
+};
 
 /// The encoding of one tier: the chain of its saves, the stages that its loads undo, and working
 /// memory for as many threads as use it at once.
@@ -112,6 +114,10 @@ impl TierEncoding {
         let encoded = self.chain.encode(&chunk, raw, out, &mut scratch);
         self.put_back(scratch);
         let Encoded { codec, key_id, len } = encoded?;
+        // Nothing leaves an encrypting tier in clear, whatever its stages answer.
+        if self.encrypts() && key_id == 0 {
+            return Err(Error::invalid("a chunk that its encryption left out: not saved"));
+        }
         if codec == CodecId(0) {
             return Ok(None);
         }
@@ -123,7 +129,7 @@ impl TierEncoding {
     ///
     /// # Errors
     /// `Unsupported`: a stage that is missing here, or a chunk that is not encrypted although this
-    /// tier encrypts. `Corrupt`: facts that no save writes.
+    /// tier encrypts. `KeyMissing`: its key is not loaded. `Corrupt`: facts that no save writes.
     pub fn check(&self, facts: &Facts) -> Result<(), Error> {
         let is_proven = self.decoder.proves_bytes(facts.codec)?;
         if is_proven != (facts.key_id != 0) {
@@ -138,6 +144,10 @@ impl TierEncoding {
                 "facts without what proves the decoded bytes, or with both",
             ));
         }
+        if !self.decoder.has_key(facts.codec, facts.key_id)? {
+            let why = format!("the key with id {} is not loaded: add it", facts.key_id);
+            return Err(Error::new(ErrorKind::KeyMissing, why));
+        }
         Ok(())
     }
 
@@ -145,8 +155,9 @@ impl TierEncoding {
     /// of `raw`, which have its raw length. The caller has compared key and namespace.
     ///
     /// # Errors
-    /// As of [`check`](Self::check). `Corrupt`: not the bytes that were encoded. `KeyMissing`: its
-    /// key is not loaded. What `raw` holds is then undefined.
+    /// As of [`check`](Self::check). `Corrupt`: not the bytes that were encoded. `KeyMissing` also
+    /// where the loaded key of that id did not encrypt the chunk: the stored bytes match their
+    /// checksums, so nothing is wrong with the medium. What `raw` holds is then undefined.
     pub fn decode(&self, facts: &Facts, stored: &[u8], raw: &mut [&mut [u8]]) -> Result<(), Error> {
         self.check(facts)?;
         let bound = BoundBytes::new(facts.key, facts.namespace, facts.raw_len, facts.key_id);
@@ -154,7 +165,10 @@ impl TierEncoding {
         let mut scratch = self.take_scratch();
         let decoded = self.decoder.decode(&bound.chunk(), &stored, raw, &mut scratch);
         self.put_back(scratch);
-        decoded?;
+        decoded.map_err(|e| match (e.kind(), facts.key_id) {
+            (ErrorKind::Corrupt, 1..) => another_key(facts.key_id, &e),
+            _ => e,
+        })?;
         let crc = || BlockSums::from_pieces(raw.iter().map(|piece| &**piece)).whole();
         match facts.raw_crc {
             Some(expected) if expected != crc() => {
@@ -176,6 +190,14 @@ impl TierEncoding {
     fn put_back(&self, scratch: Scratch) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
+}
+
+fn another_key(key_id: u32, e: &Error) -> Error {
+    let why = format!(
+        "the loaded key with id {key_id} did not encrypt this chunk: load the one that did, and give \
+         each secret an id of its own ({e})"
+    );
+    Error::new(ErrorKind::KeyMissing, why)
 }
 
 /// What an encryption binds to a chunk: the digests of its key and namespace, its raw length, and
@@ -314,10 +336,10 @@ mod tests {
         let (facts_a, bytes_a) = stored(&aes, &key("a"), &raw);
         let (facts_b, _) = stored(&aes, &key("b"), &raw);
         assert_eq!(load(&aes, &facts_a, &bytes_a), Ok(raw));
-        assert_eq!(load(&aes, &facts_b, &bytes_a), Err(ErrorKind::Corrupt));
+        assert_eq!(load(&aes, &facts_b, &bytes_a), Err(ErrorKind::KeyMissing));
         let mut other = facts_a;
         other.namespace = Default::default();
-        assert_eq!(load(&aes, &other, &bytes_a), Err(ErrorKind::Corrupt));
+        assert_eq!(load(&aes, &other, &bytes_a), Err(ErrorKind::KeyMissing));
     }
 
     #[test]

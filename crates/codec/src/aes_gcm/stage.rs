@@ -57,6 +57,10 @@ impl Stage for Aes256Gcm {
         self.key_id
     }
 
+    fn has_key(&self, key_id: u32) -> bool {
+        self.keys.get(key_id).is_some()
+    }
+
     fn stored_key_id(&self, stored: &[u8]) -> Result<u32, Error> {
         Ok(FrameHeader::read(stored, self.id(), VERSION)?.0.key_id)
     }
