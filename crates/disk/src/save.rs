@@ -139,11 +139,17 @@ impl<M: Mover> SaveRequest<M> {
             return false;
         }
         // A peer may have evicted the file, and a caller that gets `Present` does not save again.
-        let exists = shared.data_dir.find(digest, len).is_ok_and(|file| file.is_some());
-        if !exists {
+        let Ok(Some(file)) = shared.data_dir.find(digest, len) else {
             shared.forget_missing(digest, len);
+            return false;
+        };
+        // Where encryption was turned on, what is stored in clear is saved again.
+        let is_in_clear = file.bytes() == Some(shared.data_dir.file_len(len));
+        if !shared.takes_plain && is_in_clear {
+            shared.set_unusable(digest, len, file);
+            return false;
         }
-        exists
+        true
     }
 
     fn answer_present(self) {

@@ -392,6 +392,53 @@ fn eviction_counts_stored_bytes() {
     a.hits(99, &soft(99, LEN));
 }
 
+#[test]
+fn another_secret_with_the_same_id_quarantines_nothing() {
+    const LEN: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let a = AES.open(dir.path());
+    a.save(1, &soft(1, LEN));
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[0xbb; 32]).unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let chain = Chain::new(vec![aes.clone()]).unwrap();
+    let other = TierEncoding::new(chain, Decoder::new().with_stage(aes));
+    let b = open(FileConfig::new(dir.path(), CAP).with_encoding(Arc::new(other)));
+    assert_eq!(b.load(1, &soft(1, LEN)), Loaded::Miss(MissReason::KeyMissing));
+    assert_eq!((b.count("misses_key"), b.count("quarantined"), quarantined(dir.path())), (1, 0, 0));
+    a.hits(1, &soft(1, LEN));
+}
+
+#[test]
+fn a_directory_of_encoded_chunks_alone_opens_without_its_manifest() {
+    const LEN: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let a = AES.open(dir.path());
+    (0..3).for_each(|n| assert_eq!(a.save(n, &hard(n, LEN)), Saved::Stored));
+    drop(a);
+    let before = head(dir.path());
+    fs::remove_file(dir.path().join(".kvtier/manifest")).unwrap();
+    let b = AES.open(dir.path());
+    (0..3).for_each(|n| b.hits(n, &hard(n, LEN)));
+    assert_eq!(head(dir.path()), before);
+}
+
+#[test]
+fn a_save_encrypts_what_was_stored_in_clear() {
+    const LEN: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    let a = PLAIN.open(dir.path());
+    a.save(1, &hard(1, LEN));
+    drop(a);
+    let b = AES.open(dir.path());
+    assert_eq!(b.save(1, &hard(1, LEN)), Saved::Stored);
+    assert_eq!(b.save(1, &hard(1, LEN)), Saved::Present);
+    b.hits(1, &hard(1, LEN));
+    let stored = fs::read(path_of(dir.path(), &b.key(1), LEN)).unwrap();
+    assert!(stored[..64] != hard(1, LEN)[..64]);
+    assert_eq!((ledger(dir.path()), b.used()), (files_bytes(dir.path()), files_bytes(dir.path())));
+}
+
 /// A key that is lost for good must not cost the directory its space.
 #[test]
 fn chunks_that_cannot_be_decoded_here_make_space_for_new_ones() {

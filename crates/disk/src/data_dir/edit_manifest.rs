@@ -10,7 +10,7 @@ use kvtier_core::Error;
 
 use super::manifest::{self, Found, Manifest};
 use super::registration_lock::{RegistrationLock, lock_registration_within};
-use super::{DataDir, earlier_lock, kind_of, repair};
+use super::{DataDir, earlier_lock, kind_of, layout_detection, repair};
 
 /// The directory's manifest, or what takes its place.
 struct StoredManifest {
@@ -76,7 +76,10 @@ impl DataDir {
         );
         let mut manifest =
             self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        manifest.has_encoded |= self.may_have_encoded();
+        // A peer may have begun to encode since this process looked.
+        manifest.has_encoded |= self.may_have_encoded()
+            || (self.foreign().is_none()
+                && layout_detection::has_other_lengths(&self.root).unwrap_or(true));
         Ok(StoredManifest { manifest, is_written: false, _earlier })
     }
 }

@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use kvtier_key::{Digest, Facts};
+
 use super::internal_files;
 use super::scratch::is_scratch;
 use crate::chunk_file_name;
@@ -59,11 +61,7 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
             else {
                 continue;
             };
-            let mut page = [0; PAGE as usize];
-            let read = internal_files::open_to_read(&entry.path()).and_then(|file| {
-                file.read_exact_at(&mut page, chunk_file_name::file_len(len) - PAGE)
-            });
-            if read.is_ok() && footer::decode(&page).is_ok_and(|(facts, _)| facts.key == digest) {
+            if has_footer(&entry.path(), &digest, len).unwrap_or(false) {
                 return Ok(true);
             }
             looks += 1;
@@ -73,6 +71,18 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Whether a file ends with the footer of this chunk, encoded or not.
+fn has_footer(path: &Path, digest: &Digest, len: u64) -> io::Result<bool> {
+    let file = internal_files::open_to_read(path)?;
+    let bytes = file.metadata()?.len();
+    let mut page = [0; PAGE as usize];
+    file.read_exact_at(&mut page, bytes.checked_sub(PAGE).ok_or(Io::UnexpectedEof)?)?;
+    let is_of = |facts: &Facts| {
+        facts.key == *digest && facts.raw_len == len && footer::file_len_of(facts) == bytes
+    };
+    Ok(footer::decode(&page).is_ok_and(|(facts, _)| is_of(&facts)))
 }
 
 /// Whether the length of a file in the shards shows that it may be encoded, for a manifest that is
