@@ -235,7 +235,13 @@ impl DataDir {
         // without a chunk.
         self.delete_sidecar(digest)?;
         match unlinkat(self.dir(), at.as_str(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                // A peer may have saved the chunk in between: its sidecar came after the delete of
+                // the first, and its file is the one that is gone now.
+                // Where it cannot be deleted, a later listing finds it: the file's bytes are free.
+                let _ = self.delete_lone_sidecar(digest);
+                Ok(true)
+            }
             Err(nix::Error::ENOENT) => Ok(false),
             Err(e) => Err(e.into()),
         }

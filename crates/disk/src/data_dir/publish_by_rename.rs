@@ -136,7 +136,18 @@ impl DataDir {
     /// Publishes an unfinished file as a chunk's sidecar, in the place of an earlier one.
     pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
         let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
-        Ok(renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
+        renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?;
+        // A peer may have evicted the chunk's file since it got its name.
+        self.delete_lone_sidecar(digest)
+    }
+
+    /// Deletes a chunk's sidecar if the chunk's file is gone. Whichever of a save and a delete of a
+    /// peer comes last does it, so that no sidecar stays that the ledger does not count.
+    pub(super) fn delete_lone_sidecar(&self, digest: &Digest) -> io::Result<()> {
+        if self.sidecar(digest)?.is_some() && self.find(digest, 0)?.is_none() {
+            self.delete_sidecar(digest)?;
+        }
+        Ok(())
     }
 }
 

@@ -118,21 +118,28 @@ impl<M: Mover> Saving<M> {
         // Before the rename: afterwards the old file is gone.
         let foreign_bytes = shared.counted_foreign_bytes(key, self.len);
         let Some(draft) = space.draft() else { return Ok(()) };
-        match shared.data_dir.publish(draft, digest, self.len) {
-            Ok(None) => {}
-            Ok(Some(replaced)) => shared.uncount(foreign_bytes.unwrap_or(replaced), since),
+        let replaced = match shared.data_dir.publish(draft, digest, self.len) {
+            Ok(replaced) => replaced.map_or(0, |bytes| foreign_bytes.unwrap_or(bytes)),
             Err(e) => {
                 self.space = Some(space);
                 return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
             }
-        }
+        };
         // The sidecar last: LMCache takes a chunk for stored when the sidecar exists.
         if let Some(sidecar) = self.sidecar.take()
             && let Err(e) = shared.data_dir.publish_sidecar(&sidecar, digest)
         {
             self.sidecar = Some(sidecar);
             self.retract(digest, space, since);
+            if replaced > 0 {
+                shared.uncount(replaced, since);
+            }
             return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
+        }
+        // Only now: a replaced chunk's sidecar stays until the new one has its name, and a process
+        // that is stopped in between must not have released its bytes.
+        if replaced > 0 {
+            shared.uncount(replaced, since);
         }
         let chunk = shared.chunk(key, self.len, space.published_bytes());
         let Some(reservation) = space.into_published(since) else { return Ok(()) };
