@@ -4,14 +4,16 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kvtier_codec::{Aes256Gcm, Keyring, MasterKey, Stage, TierEncoding};
-use kvtier_core::{Presence, Tier};
+use kvtier_core::{Event, Listener, Observe, Presence, Save, Saved, Tier};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::Lease;
 use kvtier_s3::{Get, Object};
 use kvtier_s3_tier::inspect::{self, Damage, StoredObject, Verified};
+use kvtier_testkit::s3::{Fault, Rule};
 use support::encoded::*;
 use support::tier::*;
 
@@ -154,4 +156,47 @@ fn tools_verify_decode_and_reencode_objects() {
     };
     let expected = Some((LEN as u64, bytes.len() as u64));
     world.suite.eventually("a journal or snapshot", || lengths() == expected);
+}
+
+#[derive(Debug, Default)]
+struct Lens(Mutex<Vec<u64>>);
+
+impl Listener for Lens {
+    fn on_events(&self, events: &[Event]) {
+        let lens = events.iter().filter_map(|event| match event {
+            Event::Stored { len, .. } => Some(*len),
+            _ => None,
+        });
+        self.0.lock().unwrap().extend(lens);
+    }
+}
+
+/// A listing may show the object of a save before the save has its answer.
+#[test]
+fn a_listing_does_not_report_what_is_being_saved() {
+    let stall = Duration::from_secs(2);
+    let world = World::with(|mut config| {
+        config.client.stall_max = 10 * stall;
+        quick(config).with_encoding(zstd())
+    });
+    let (key, raw) = (world.suite.key(1), compressible(1, LEN));
+    store(&world, &key, &raw);
+    let name = world.name(&key);
+    let (bytes, facts) = (world.server.object(&name).unwrap(), facts_in_bucket(&world, &name));
+    world.suite.remove(&Arc::from([key.clone()]));
+    let received = Arc::new(Lens::default());
+    world.tier.listen(received.clone());
+    world
+        .server
+        .script(Rule::next(Fault::Stall(stall)).method("PUT").containing(name.clone().leak()));
+    let from = vec![view(&world, &raw)];
+    let saving = world.tier.save(&world.suite.ctx(), vec![Save { key, from }]);
+    // The bucket has the object, and the save no answer.
+    std::thread::sleep(Duration::from_millis(300));
+    world.write(&name, &bytes, Some(&text(&facts)));
+    let sweeps = world.count("sweeps");
+    world.suite.eventually("listings", || world.count("sweeps") > sweeps + 1);
+    assert!(matches!(saving.wait()[0].result, Ok(Saved::Stored)));
+    world.suite.eventually("an event", || !received.0.lock().unwrap().is_empty());
+    assert_eq!(*received.0.lock().unwrap(), [LEN as u64]);
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use kvtier_core::Event;
 use kvtier_index::{SlotCursor, TenantId};
+use kvtier_key::Digest;
 use kvtier_s3::{Entry, List, Page};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -188,9 +189,14 @@ impl BucketListing {
         add(&shared.counters.listed, found.len() as u64);
         let mut discovered = 0;
         for some in found.chunks(CHUNKS_PER_LOCK) {
-            let page: Vec<ListedChunk> = some.iter().map(|(listed, _)| *listed).collect();
             let mut guard = shared.catalog();
             let catalog = &mut *guard;
+            // A chunk that this process is saving now is entered, and reported once, by its save.
+            let is_ours = |digest: &Digest| {
+                !catalog.index.is_known(digest) && shared.key_locks.is_written(digest)
+            };
+            let some: Vec<_> = some.iter().filter(|(listed, _)| !is_ours(&listed.digest)).collect();
+            let page: Vec<ListedChunk> = some.iter().map(|(listed, _)| *listed).collect();
             let applied = self.round().apply_page(&mut catalog.index, &catalog.changed_keys, &page);
             for ((listed, name), applied) in some.iter().zip(applied) {
                 let Some((slot, new)) = applied else { continue };

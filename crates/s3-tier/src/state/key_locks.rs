@@ -83,6 +83,11 @@ impl KeyLocks {
         guard.try_begin().then_some(guard)
     }
 
+    /// Whether a writer holds the key now.
+    pub fn is_written(&self, digest: &Digest) -> bool {
+        self.lock().get(digest).is_some_and(|state| state.is_locked)
+    }
+
     fn join(&self, digest: &Digest) -> WriteGuard<'_> {
         let mut guard = WriteGuard { locks: self, digest: *digest, held: false };
         self.lock().entry(*digest).or_default().users += 1;
