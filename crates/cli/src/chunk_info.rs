@@ -4,6 +4,9 @@
 use kvtier::core::{Digest, Key};
 use kvtier::file::inspect::{LastUse, TenantId};
 use kvtier::key::KeySummary;
+
+use crate::stored_form::StoredForm;
+
 /// How many digits of a salt's digest are shown: as many as a tenant has.
 const TENANT_DIGITS: usize = 32;
 
@@ -21,6 +24,8 @@ pub struct ChunkInfo {
     pub written_s: Option<i64>,
     /// When it was used last.
     pub used: Option<LastUse>,
+    /// How it is stored.
+    pub form: StoredForm,
 }
 
 impl ChunkInfo {
@@ -92,11 +97,14 @@ mod tests {
         );
         assert!(!salted.json("k", 5).to_string().contains("pepper"));
         assert_eq!(info("").tenant, None);
-        let line = ChunkInfo::default().line("key", 5);
-        assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["5", "-", "-", "-", "-", "key"]);
+        let line = ChunkInfo::default().line("key");
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>(),
+            ["-"; 8].into_iter().chain(["key"]).collect::<Vec<_>>()
+        );
         let json = ChunkInfo::default().json("key", 5);
         assert!(
-            ["model", "tenant", "namespace", "written_s", "used_s"]
+            ["model", "tenant", "namespace", "written_s", "used_s", "codec", "stored_bytes"]
                 .iter()
                 .all(|name| json[name].is_null())
         );

@@ -4,18 +4,19 @@ use anyhow::Result;
 use kvtier::file::inspect::{ChunkName, Directory};
 
 use crate::bucket::{Asking, Bucket, infos};
-use crate::chunk_line::LONG_HEAD;
+use crate::chunk_line::long_head;
 use crate::dir::{InfoReader, listed};
 use crate::json::json;
 use crate::location_args::Where;
+use crate::stored_form::StoredForm;
 
 /// `kvtier ls`.
 #[derive(clap::Args)]
 pub struct LsArgs {
     #[command(flatten)]
     at: Where,
-    /// Print bytes, age, last use, tenant and model before each name. `-` is what is not known,
-    /// `>2h` a use at least so long ago. Tenants are digits of a digest, of the cache salt
+    /// Print raw and stored length, codec, key id, age, last use, tenant and model before each
+    /// name. `-` is what is not known, `>2h` a use at least that long ago. Tenants are digits of a digest, of the cache salt
     /// where there is one. Reads a footer, or asks for an object's metadata, for each chunk.
     #[arg(long)]
     long: bool,
@@ -38,7 +39,8 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     }
     for chunk in chunks {
         let line = if args.json {
-            json!({ "key": chunk.label(), "bytes": chunk.len }).to_string()
+            let form = dir.stored_form(&chunk).ok().and_then(Result::ok).map(StoredForm::from);
+            short_json(&chunk.label(), chunk.len, &form.unwrap_or_default())
         } else {
             format!("{} {}", chunk.label(), chunk.len)
         };
@@ -47,19 +49,23 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     Ok(())
 }
 
+/// A line of `ls --json`.
+fn short_json(label: &str, bytes: u64, form: &StoredForm) -> String {
+    let mut line = json!({ "key": label, "bytes": bytes });
+    line.as_object_mut().into_iter().for_each(|fields| form.add_to(fields));
+    line.to_string()
+}
+
 fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
     let reader = InfoReader::with_uses(dir, &args.at.path)?;
     if !args.json {
-        crate::stdout::line(LONG_HEAD)?;
+        crate::stdout::line(&long_head())?;
     }
     for chunk in chunks {
         let info = reader.read(chunk)?;
         let label = chunk.label();
-        let line = if args.json {
-            info.json(&label, chunk.len).to_string()
-        } else {
-            info.line(&label, chunk.len)
-        };
+        let line =
+            if args.json { info.json(&label, chunk.len).to_string() } else { info.line(&label) };
         crate::stdout::line(&line)?;
     }
     Ok(())
@@ -70,16 +76,15 @@ fn ls_bucket(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
     let chunks = bucket.chunks()?;
     if !long {
         return chunks.iter().try_for_each(|chunk| {
-            let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
             crate::stdout::line(&if as_json {
-                line
+                short_json(&chunk.label, chunk.bytes, &chunk.form)
             } else {
                 format!("{} {}", chunk.label, chunk.bytes)
             })
         });
     }
     if !as_json {
-        crate::stdout::line(LONG_HEAD)?;
+        crate::stdout::line(&long_head())?;
     }
     for (info, chunk) in infos(bucket, &chunks, Asking::default())?.iter().zip(&chunks) {
         let label = chunk.label.as_str();
@@ -87,7 +92,7 @@ fn ls_bucket(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
         crate::stdout::line(&if as_json {
             info.json(label, bytes).to_string()
         } else {
-            info.line(label, bytes)
+            info.line(label)
         })?;
     }
     Ok(())

@@ -4,9 +4,10 @@ use anyhow::{Context, Result};
 use kvtier::byte_size::format;
 use kvtier::file::inspect::Directory;
 
-use crate::bucket::{Asking, Bucket, infos};
+use crate::bucket::{Asking, Bucket, BucketChunk, add_raw_lengths, infos};
 use crate::chunk_groups::{GroupBy, Groups};
 use crate::dir::{InfoReader, listed};
+use crate::encoding_totals::EncodingTotals;
 use crate::json::json;
 use crate::location_args::Where;
 
@@ -19,6 +20,10 @@ pub struct StatArgs {
     /// metadata, for each chunk.
     #[arg(long, value_enum)]
     by: Option<GroupBy>,
+    /// In a bucket, ask for the metadata of each object: codecs, keys and all raw lengths are known
+    /// then. A directory needs no asking.
+    #[arg(long, conflicts_with = "by")]
+    encodings: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -29,7 +34,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
         return match args.by {
             Some(by) => stat_bucket_by(&bucket, by, args.json),
-            None => stat_bucket(&bucket, args.json),
+            None => stat_bucket(&bucket, args),
         };
     }
     if let Some(by) = args.by {
@@ -46,12 +51,14 @@ pub fn stat(args: &StatArgs) -> Result<()> {
         .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
         .collect();
     let unknown: Vec<_> = sum.unknown.iter().map(|(path, _)| path.display().to_string()).collect();
+    let encodings = EncodingTotals::of_directory(&sum);
     if args.json {
-        let all = json!({
+        let mut all = json!({
             "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
             "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": unknown,
             "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
         });
+        all.as_object_mut().into_iter().for_each(|fields| encodings.add_to(fields, true));
         return crate::stdout::line(&all.to_string());
     }
     let mut lines = vec![
@@ -88,6 +95,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             .iter()
             .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
     );
+    lines.extend(encodings.lines(true));
     lines.extend(sum.unknown.iter().map(|(path, _)| format!("unknown      {}", path.display())));
     lines.iter().try_for_each(|line| crate::stdout::line(line))
 }
@@ -121,23 +129,43 @@ fn stat_bucket_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
 }
 
 /// Sums a bucket up.
-fn stat_bucket(bucket: &Bucket, as_json: bool) -> Result<()> {
-    let found = bucket.contents()?;
+fn stat_bucket(bucket: &Bucket, args: &StatArgs) -> Result<()> {
+    let mut found = bucket.contents()?;
+    let encodings = bucket_encodings(bucket, &mut found.chunks, args.encodings)?;
     let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
     // Objects that kvtier did not write and will not delete, but that are paid for.
     let foreign: u64 = found.unknown.iter().map(|entry| entry.bytes).sum();
-    if as_json {
-        let all = json!({
+    if args.json {
+        let mut all = json!({
             "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.unknown.len(),
             "strangers_bytes": foreign,
         });
+        all.as_object_mut().into_iter().for_each(|fields| encodings.add_to(fields, args.encodings));
         return crate::stdout::line(&all.to_string());
     }
-    let lines = [
+    let mut lines = vec![
         format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
         format!("chunks       {} in {}", found.chunks.len(), format(bytes)),
         format!("kvtier's own {}", format(found.own_bytes)),
         format!("unknown      {} objects, {}", found.unknown.len(), format(foreign)),
     ];
+    lines.extend(encodings.lines(args.encodings));
     lines.iter().try_for_each(|line| crate::stdout::line(line))
+}
+
+/// How the chunks of a bucket are stored: by the metadata of each object, or without asking for it.
+fn bucket_encodings(
+    bucket: &Bucket,
+    chunks: &mut [BucketChunk],
+    ask: bool,
+) -> Result<EncodingTotals> {
+    let mut totals = EncodingTotals::default();
+    if ask {
+        let asking = Asking { uses: false, ..Asking::default() };
+        infos(bucket, chunks, asking)?.iter().for_each(|info| totals.add(&info.form));
+    } else {
+        add_raw_lengths(bucket, chunks);
+        chunks.iter().for_each(|chunk| totals.add(&chunk.form));
+    }
+    Ok(totals)
 }

@@ -2,59 +2,18 @@
 //! and encrypted with a new one.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/encoded.rs"]
+mod encoded;
 mod support;
 
 use std::fs::File;
-use std::path::Path;
 use std::process::Output;
 
-use kvtier::config::{Config, write_new_key_file};
-use kvtier::{Blocking, Key, Namespace, Tier};
+use encoded::{CHUNKS, aes, bucket, count, open, save};
+use kvtier::config::write_new_key_file;
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
 use support::kvtier_on;
-
-const CHUNKS: u8 = 3;
-
-fn key(n: u8) -> Key {
-    Key::from_name(&Namespace::from_name("model"), format!("chunk {n}"))
-}
-
-fn bytes(n: u8) -> Vec<u8> {
-    (0..30_001_u32).map(|at| (at / 100) as u8 ^ n).collect()
-}
-
-/// Opens one tier.
-fn open(tier: &str) -> kvtier::config::OpenTiers {
-    Config::from_json(&format!(r#"{{"tiers": [{tier}]}}"#), "kv.json").unwrap().open().unwrap()
-}
-
-fn bucket(server: &Server, prefix: &str, encoding: &str) -> kvtier::config::OpenTiers {
-    let Setup { bucket, access_key, secret_key, region, .. } = Setup::default();
-    open(&format!(
-        r#"{{"type": "s3", "s3_endpoint": "{}/{bucket}", "s3_region": "{region}", "prefix": "{prefix}",
-            "aws_access_key_id": "{access_key}", "aws_secret_access_key": "{secret_key}"{encoding}}}"#,
-        server.url()
-    ))
-}
-
-/// How a tier encrypts with one of the keys of a directory.
-fn aes(keys: &Path, id: u32) -> String {
-    let path = keys.join(id.to_string());
-    format!(
-        r#", "encode": ["zstd", {{"name": "aes-256-gcm", "key_file": {path:?}, "key_id": {id}}}]"#
-    )
-}
-
-fn save(tier: &dyn Tier) {
-    (0..CHUNKS).for_each(|n| assert!(tier.save_bytes(&key(n), bytes(n)).is_ok()));
-}
-
-/// How many chunks a tier has, all with the right bytes.
-fn count(tier: &dyn Tier) -> usize {
-    let loaded = (0..CHUNKS).filter_map(|n| tier.load_bytes(&key(n)).unwrap().map(|got| (n, got)));
-    loaded.inspect(|(n, got)| assert!(*got == bytes(*n), "wrong bytes in chunk {n}")).count()
-}
 
 /// What a copy says of the copied and of those that it leaves behind.
 fn tally(out: &Output) -> (Option<i32>, u64, String) {

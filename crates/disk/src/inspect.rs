@@ -27,6 +27,7 @@ mod export;
 mod foreign_files;
 mod import;
 mod ledger_updates;
+mod stored_form;
 mod summary;
 
 use check_file::{PIECE, read_and_check, read_footer, regular};
@@ -37,7 +38,8 @@ pub use encode_again::encode_again;
 pub use export::{Source, StoredChunk};
 pub use import::{NewChunk, Writer};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
-pub use summary::Summary;
+pub use stored_form::StoredForm;
+pub use summary::{ChunkTotals, Summary};
 
 /// How often a file that changes while it is read is read again.
 const LOOKS_MAX: usize = 8;

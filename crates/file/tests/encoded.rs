@@ -544,9 +544,15 @@ fn the_tools_read_check_copy_and_remove_encoded_chunks() {
     let summary = from.summary().unwrap();
     let files = files_bytes(dirs[0].path());
     assert_eq!((summary.bytes, summary.payload_bytes), (files, 3 * LEN as u64));
-    assert!((LEN as u64 * 2..LEN as u64 * 3).contains(&summary.stored_bytes));
-    let codecs = [("aes-256-gcm".to_owned(), 1), ("zstd".to_owned(), 1)];
-    assert_eq!((summary.codecs, summary.key_ids), (codecs.into(), [(1, 1)].into()));
+    assert!((LEN as u64 * 2..LEN as u64 * 3).contains(&summary.stored_bytes().unwrap()));
+    let names: Vec<_> = summary.codecs.keys().map(String::as_str).collect();
+    assert_eq!((names, summary.unreadable), (vec!["aes-256-gcm", "zstd"], 0));
+    let (aes_chunks, zstd_chunks) = (summary.codecs["aes-256-gcm"], summary.codecs["zstd"]);
+    assert_eq!(summary.key_ids, [(1, aes_chunks)].into());
+    for one in [summary.plain(), aes_chunks, zstd_chunks] {
+        assert_eq!((one.chunks, one.raw_bytes), (1, LEN as u64));
+    }
+    assert!(zstd_chunks.stored_bytes < LEN as u64 && aes_chunks.stored_bytes > LEN as u64);
     for chunk in from.chunks().unwrap() {
         let n = (0..3).find(|n| *a.key(*n).digest() == chunk.digest).unwrap();
         assert_eq!(from.verify(&chunk).unwrap(), Ok(()));

@@ -11,6 +11,7 @@ use super::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 use crate::chunk_info::ChunkInfo;
 use crate::progress::{Progress, ProgressUnit};
+use crate::stored_form::StoredForm;
 
 /// How many chunks are asked for at a time where nothing else is said.
 const HEADS: usize = 32;
@@ -96,6 +97,7 @@ fn info(
     uses: &LastUses,
 ) -> ChunkInfo {
     let written_s = chunk.written_s;
+    let form = object.and_then(|object| head_form(chunk, object)).unwrap_or(chunk.form.clone());
     let rest = chunk.name.strip_prefix(&bucket.root).unwrap_or(&chunk.name);
     let ids = ids_of(rest);
     let Some(facts) = object.and_then(facts_of).and_then(Result::ok) else {
@@ -106,6 +108,7 @@ fn info(
         return ChunkInfo {
             namespace: None,
             written_s,
+            form,
             ..key.as_ref().map(ChunkInfo::of_key).unwrap_or_default()
         };
     };
@@ -125,5 +128,39 @@ fn info(
             canonical.as_deref().map(ChunkInfo::of_canonical).unwrap_or_default()
         }
     };
-    ChunkInfo { namespace: Some(facts.namespace), written_s, ..info.with_use(uses.get(&facts.key)) }
+    let namespace = Some(facts.namespace);
+    ChunkInfo { namespace, written_s, form, ..info.with_use(uses.get(&facts.key)) }
+}
+
+/// How an object is stored, by its facts. `None` where it has none, or those of other bytes.
+fn head_form(chunk: &BucketChunk, object: &Object) -> Option<StoredForm> {
+    let facts = facts_of(object)?.ok()?;
+    let is_its_own = match chunk.digest() {
+        Some(digest) => facts.key == digest,
+        // The objects of LMCache's layouts are the raw bytes.
+        None => facts.is_plain(),
+    };
+    (is_its_own && facts.stored_len() == object.total()).then(|| StoredForm::of_facts(&facts))
+}
+
+/// What journals and snapshots say of raw lengths, for chunks whose length a listing does not show:
+/// a few requests in all. Where they cannot be read, these stay unknown.
+pub fn add_raw_lengths(bucket: &Bucket, chunks: &mut [BucketChunk]) {
+    if chunks.iter().all(|chunk| chunk.form.raw_bytes.is_some()) {
+        return;
+    }
+    let found = match bucket.runtime.block_on(last_uses(&bucket.client, &bucket.root)) {
+        Ok(found) => found.lengths,
+        Err(e) => {
+            eprintln!("kvtier: raw lengths are not known: {:#}", failed(e));
+            return;
+        }
+    };
+    for chunk in chunks {
+        let known = chunk.digest().and_then(|digest| found.get(&digest));
+        // Another stored length is that of an earlier object.
+        if let Some(known) = known.filter(|known| known.stored == chunk.bytes) {
+            chunk.form.raw_bytes = Some(known.raw);
+        }
+    }
 }

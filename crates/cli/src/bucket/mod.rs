@@ -3,14 +3,16 @@
 mod chunk_infos;
 
 use anyhow::Result;
+use kvtier::core::Digest;
 use kvtier::s3::{Client, Entry, List};
 use kvtier::s3_tier::{Layout, inspect};
 use tokio::runtime::Runtime;
 
-pub use chunk_infos::{Asking, infos};
+pub use chunk_infos::{Asking, add_raw_lengths, infos};
 
 use crate::bucket_args::{BucketArgs, failed};
 use crate::location;
+use crate::stored_form::StoredForm;
 
 /// A bucket, and the prefix under which a tier's chunks are.
 pub struct Bucket {
@@ -35,6 +37,15 @@ pub struct BucketChunk {
     /// When it was written, in seconds since 1970 by the store's clock; `None` where the store did
     /// not say.
     pub written_s: Option<i64>,
+    /// How it is stored, as far as the listing shows it: in layout `kvtier` only its stored length.
+    pub form: StoredForm,
+}
+
+impl BucketChunk {
+    /// The digest of its key, where its name has that: in layout `kvtier`.
+    pub fn digest(&self) -> Option<Digest> {
+        Digest::from_hex(&self.label)
+    }
 }
 
 /// All objects under the prefix.
@@ -109,15 +120,19 @@ impl Bucket {
         let rest = entry.key.strip_prefix(&self.root).unwrap_or(&entry.key);
         match inspect::layout_of(rest) {
             Some(layout) if self.layout.is_none_or(|only| only == layout) => {
-                let label =
-                    // In kvtier's layout the name begins with two digits of the digest and a slash,
-                    // which spread objects.
-                    if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
+                let stored = StoredForm { stored_bytes: Some(entry.bytes), ..Default::default() };
+                // In kvtier's layout the name begins with two digits of the digest and a slash,
+                // which spread objects. LMCache's objects are the raw bytes.
+                let (label, form) = match layout {
+                    Layout::Kvtier => (rest[3..].to_owned(), stored),
+                    _ => (rest.to_owned(), StoredForm::plain(entry.bytes)),
+                };
                 let written_s = Some(entry.modified).filter(|at_s| *at_s > 0);
                 found.chunks.push(BucketChunk {
                     label,
                     bytes: entry.bytes,
                     written_s,
+                    form,
                     name: entry.key,
                 });
             }

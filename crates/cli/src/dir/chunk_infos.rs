@@ -53,7 +53,9 @@ impl<'a> InfoReader<'a> {
                 _ => (chunk.digest, ChunkInfo::default()),
             }
         };
+        let form = if_there(self.dir.stored_form(chunk), chunk)?.and_then(Result::ok);
         Ok(ChunkInfo {
+            form: form.map(Into::into).unwrap_or_default(),
             written_s: written_s(self.dir, chunk),
             ..info.with_use(self.uses.get(&digest))
         })

@@ -5,8 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::{ChunkName, Directory};
-use crate::chunk_file_name;
+use super::{Directory, StoredForm};
 use crate::data_dir::{self, live_names, quarantine};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
@@ -23,13 +22,15 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// Bytes of payload as stored: less than `payload_bytes` where chunks are encoded.
-    pub stored_bytes: u64,
-    /// How many chunks went through which stages, such as `zstd+aes-256-gcm`, without those that are
-    /// stored as they are.
-    pub codecs: BTreeMap<String, u64>,
-    /// How many chunks are encrypted with which key.
-    pub key_ids: BTreeMap<u32, u64>,
+    /// The chunks that went through the same stages, by their names, such as `zstd+aes-256-gcm`;
+    /// without those that are stored as they are.
+    pub codecs: BTreeMap<String, ChunkTotals>,
+    /// The chunks that are encrypted with one key, by its id.
+    pub key_ids: BTreeMap<u32, ChunkTotals>,
+    /// Chunks whose footer cannot be read. How they are stored is not known.
+    pub unreadable: u64,
+    /// Bytes of payload of these, by their names.
+    pub unreadable_raw_bytes: u64,
     /// The ledger's total of stored and reserved bytes; `None` where it is missing or damaged.
     pub ledger_bytes: Option<u64>,
     /// Files in the shards that are no chunks: name and length.
@@ -50,18 +51,79 @@ pub struct Summary {
     pub snapshot: bool,
 }
 
+/// Chunks that are stored in the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkTotals {
+    /// How many.
+    pub chunks: u64,
+    /// Bytes of their payload.
+    pub raw_bytes: u64,
+    /// Bytes of their payload as stored.
+    pub stored_bytes: u64,
+}
+
+impl ChunkTotals {
+    fn add(&mut self, form: &StoredForm) {
+        self.chunks += 1;
+        self.raw_bytes += form.raw_bytes;
+        self.stored_bytes += form.stored_bytes;
+    }
+}
+
+impl Summary {
+    /// The chunks that are stored as they are.
+    pub fn plain(&self) -> ChunkTotals {
+        let encoded = self.encoded();
+        let raw_bytes = self.payload_bytes - encoded.raw_bytes - self.unreadable_raw_bytes;
+        let chunks = self.chunks - encoded.chunks - self.unreadable;
+        ChunkTotals { chunks, raw_bytes, stored_bytes: raw_bytes }
+    }
+
+    /// Bytes of payload as stored; `None` where some footers cannot be read.
+    pub fn stored_bytes(&self) -> Option<u64> {
+        (self.unreadable == 0).then(|| self.plain().stored_bytes + self.encoded().stored_bytes)
+    }
+
+    fn encoded(&self) -> ChunkTotals {
+        let mut all = ChunkTotals::default();
+        for one in self.codecs.values() {
+            all.chunks += one.chunks;
+            all.raw_bytes += one.raw_bytes;
+            all.stored_bytes += one.stored_bytes;
+        }
+        all
+    }
+
+    fn add_encoded(&mut self, form: &StoredForm) {
+        if form.is_plain() {
+            return;
+        }
+        self.codecs.entry(form.codec_name()).or_default().add(form);
+        if form.key_id != 0 {
+            self.key_ids.entry(form.key_id).or_default().add(form);
+        }
+    }
+}
+
 impl Directory {
     /// Counts everything.
     pub fn summary(&self) -> io::Result<Summary> {
         let mut sum = Summary::default();
         self.walk(|path, meta, named| match named {
             Some(chunk) => {
+                match self.stored_form(&chunk) {
+                    Ok(Ok(form)) => sum.add_encoded(&form),
+                    // Deleted since it was listed.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => return,
+                    Ok(Err(_)) | Err(_) => {
+                        sum.unreadable += 1;
+                        sum.unreadable_raw_bytes += chunk.len;
+                    }
+                }
                 sum.chunks += 1;
-                let bytes = self.file_len(&chunk);
-                sum.bytes += bytes;
+                sum.bytes += self.file_len(&chunk);
                 sum.payload_bytes += chunk.len;
-                let stored = self.count_encoded(&chunk, bytes, &mut sum);
-                sum.stored_bytes += stored.unwrap_or(chunk.len);
             }
             None => sum.unknown.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
         })?;
@@ -89,21 +151,6 @@ impl Directory {
         sum.ledger_bytes = Ledger::peek(&self.own())?;
         sum.snapshot = self.own().join("snapshot").exists();
         Ok(sum)
-    }
-
-    /// Counts the stages and the key of an encoded chunk whose file has `bytes`. Returns its stored
-    /// length; nothing for a chunk that is stored as it is, or whose footer cannot be read now.
-    fn count_encoded(&self, chunk: &ChunkName, bytes: u64, sum: &mut Summary) -> Option<u64> {
-        if !self.has_encoded || bytes == chunk_file_name::file_len(chunk.len) {
-            return None;
-        }
-        let (facts, _) = self.footer(chunk).ok()?.ok()?;
-        let codec = kvtier_codec::stage_names(facts.codec).join("+");
-        *sum.codecs.entry(codec).or_default() += 1;
-        if facts.key_id != 0 {
-            *sum.key_ids.entry(facts.key_id).or_default() += 1;
-        }
-        Some(facts.stored_len())
     }
 
     /// All bytes that a ledger counts.

@@ -1,0 +1,75 @@
+//! How a chunk is stored: its stages, the id of its key, and its lengths, without its payload.
+
+use std::fs;
+use std::io;
+
+use kvtier_key::{CodecId, Facts};
+
+use super::{ChunkName, Damage, Directory};
+use crate::chunk_file_name::file_len;
+
+/// How a chunk is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredForm {
+    /// The stages that it went through; 0 = none.
+    pub codec: CodecId,
+    /// The id of the key that encrypted it; 0 = none.
+    pub key_id: u32,
+    /// Length of the payload in bytes.
+    pub raw_bytes: u64,
+    /// Length of the payload as stored, in bytes.
+    pub stored_bytes: u64,
+}
+
+impl StoredForm {
+    /// The form that facts state.
+    pub fn of(facts: &Facts) -> Self {
+        StoredForm {
+            codec: facts.codec,
+            key_id: facts.key_id,
+            raw_bytes: facts.raw_len,
+            stored_bytes: facts.stored_len(),
+        }
+    }
+
+    /// The form of a chunk that is stored as it is.
+    pub fn plain(bytes: u64) -> Self {
+        StoredForm { codec: CodecId(0), key_id: 0, raw_bytes: bytes, stored_bytes: bytes }
+    }
+
+    /// Whether the chunk is stored as it is.
+    pub fn is_plain(&self) -> bool {
+        self.codec == CodecId(0) && self.key_id == 0
+    }
+
+    /// The names of the stages in their order, such as `zstd+aes-256-gcm`; `plain` without any.
+    pub fn codec_name(&self) -> String {
+        match self.is_plain() {
+            true => "plain".to_owned(),
+            false => kvtier_codec::stage_names(self.codec).join("+"),
+        }
+    }
+}
+
+impl Directory {
+    /// How a chunk is stored. Reads the footer of a chunk whose file has another length than its name
+    /// states, and nothing in a directory without encoded chunks.
+    ///
+    /// # Errors
+    /// The file is gone or cannot be read.
+    pub fn stored_form(&self, chunk: &ChunkName) -> io::Result<Result<StoredForm, Damage>> {
+        // A file that has the length of its name is never an encoded one's.
+        if !self.has_encoded || fs::symlink_metadata(self.path(chunk))?.len() == file_len(chunk.len)
+        {
+            return Ok(Ok(StoredForm::plain(chunk.len)));
+        }
+        Ok(match self.footer(chunk)? {
+            Ok((facts, _)) if facts.key == chunk.digest && facts.raw_len == chunk.len => {
+                Ok(StoredForm::of(&facts))
+            }
+            Ok(_) => Err(Damage::Swapped),
+            Err(damage) => Err(damage),
+        })
+    }
+}
