@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use kvtier::codec::{ElementType, TierEncoding};
+use kvtier::codec::{ElementType, TierEncoding, Undecoded, UndecodedCause};
 use kvtier::config::{EncodingSpec, EncodingStage, EncryptionKey, KeySource};
 use kvtier::key::DType;
 
@@ -59,6 +59,20 @@ impl KeyArgs {
             });
         }
         Ok(spec.open()?)
+    }
+}
+
+/// Why a chunk cannot be decoded here, and what to do.
+pub fn next_step(why: &Undecoded) -> String {
+    let id = why.key_id;
+    match why.cause {
+        UndecodedCause::KeyMissing => {
+            format!("it is encrypted with key {id}: add --key-file {id}=PATH")
+        }
+        UndecodedCause::WrongKey => format!(
+            "the file that --key-file {id}=PATH names has another key than encrypted it: name the right file"
+        ),
+        _ => why.reason.clone(),
     }
 }
 

@@ -6,9 +6,10 @@ mod report;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use kvtier::file::inspect::{ChunkName, Damage};
+use kvtier::file::inspect::{ChunkName, Damage, Verified};
 
 use crate::dir::listed;
+use crate::encoding_args::KeyArgs;
 use crate::location_args::Where;
 use crate::name_filter::FilterArgs;
 use crate::parallel::ThroughputArgs;
@@ -23,6 +24,8 @@ pub struct VerifyArgs {
     filter: FilterArgs,
     #[command(flatten)]
     pace: ThroughputArgs,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// Move damaged files into quarantine, as a load that meets them does.
     #[arg(long = "set-aside")]
     quarantine: bool,
@@ -39,11 +42,12 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
             let what = "--set-aside is for directories; in a bucket the next save writes over what is damaged";
             return Err(crate::BadInput(what.into()).into());
         }
-        return bucket::verify(&bucket, &filter, &args.pace, args.json);
+        return bucket::verify(&bucket, &filter, args);
     }
     crate::interrupt::watch()?;
     // One worker by default: a verification should not slow down the engines on this disk.
     let pace = args.pace.checked(1)?;
+    let encoding = args.keys.decoding()?;
     let dir = args.at.directory()?;
     let mut chunks = listed(&dir, &args.at.path)?;
     chunks.retain(|chunk| filter.takes(&chunk.label()));
@@ -52,11 +56,13 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
     let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
     let to_move = Mutex::new(Vec::new());
     let check = |chunk: &ChunkName| {
-        let one = dir.verify(chunk);
+        let one = dir.verify_by(chunk, &encoding);
         // After the chunk was read: workers read at the same time and only count one by one.
         let mut found = VerifyResults::lock(&found);
         match one {
-            Ok(Ok(())) => {}
+            Ok(Ok(Verified::Raw)) => {}
+            Ok(Ok(Verified::Stored(why))) => found.not_checked(why),
+            Ok(Ok(_)) => {}
             Ok(Err(Damage::Unverified)) => found.unverified += 1,
             Ok(Err(damage)) => {
                 let damage = format!("{damage:?}").to_lowercase();
@@ -77,7 +83,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         let damaged = to_move.into_inner().unwrap_or_else(PoisonError::into_inner);
         let moved = damaged.iter().try_for_each(|chunk| {
             // What is not there any more needs no space in quarantine.
-            let moved = dir.quarantine(chunk).map(drop);
+            let moved = dir.quarantine_by(chunk, &encoding).map(drop);
             moved.with_context(|| format!("cannot quarantine the file of {}", chunk.label()))
         });
         // Also after an error: what was moved must be noted in the ledger.

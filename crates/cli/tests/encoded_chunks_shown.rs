@@ -1,4 +1,4 @@
-//! `stat` and `ls` over a directory and a bucket with encoded chunks.
+//! `stat`, `ls` and `verify` over a directory and a bucket with encoded chunks.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/encoded.rs"]
@@ -58,6 +58,11 @@ impl Places {
 
     fn path(&self) -> PathBuf {
         self.dir.path().join("kv")
+    }
+
+    /// The option that has the key with this id, from the file of this or another key.
+    fn key_file(&self, id: u32, file: u32) -> String {
+        format!("--key-file={id}={}", self.dir.path().join(file.to_string()).display())
     }
 
     fn run(&self, words: &[&str]) -> Output {
@@ -167,4 +172,77 @@ fn ls_shows_how_each_chunk_is_stored() {
         let codec = if is_bucket { Value::Null } else { CODEC.into() };
         assert_eq!((&short["codec"], &short["stored_bytes"]), (&codec, &stored.into()));
     }
+}
+
+#[test]
+fn verify_decodes_with_the_key_and_says_what_it_could_not_check() {
+    let places = Places::filled();
+    let [right, wrong] = [1, 2].map(|file| places.key_file(1, file));
+    let before = places.server.keys("kv/");
+    for name in places.names() {
+        let verify = |options: &[&str]| {
+            let out = places.run(&[&["verify", &name, "--json"], options].concat());
+            let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!(found["damaged"], json!([]), "{found}");
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            (out.status.code(), found["not_checked"].clone(), said)
+        };
+        let (code, not_checked, said) = verify(&[&right]);
+        assert_eq!((code, not_checked, said.as_str()), (Some(0), json!([]), ""), "{name}");
+        let missing = json!([{"reason": "key missing", "key_id": 1, "chunks": CHUNKS}]);
+        let (code, not_checked, said) = verify(&[]);
+        assert_eq!((code, not_checked), (Some(0), missing), "{name}");
+        assert!(said.contains("add --key-file 1=PATH"), "{said}");
+        let other = json!([{"reason": "wrong key", "key_id": 1, "chunks": CHUNKS}]);
+        let mut options = vec![wrong.as_str()];
+        options.extend((!name.starts_with("s3:")).then_some("--set-aside"));
+        let (code, not_checked, said) = verify(&options);
+        assert_eq!((code, not_checked), (Some(1), other), "{name}");
+        assert!(said.contains("name the right file"), "{said}");
+        let text = places.ok(&["verify", &name]);
+        let expected = format!("4 chunks, 0 damaged, {CHUNKS} not checked: key missing");
+        assert!(text.contains(&expected), "{text}");
+    }
+    // Nothing was deleted.
+    assert_eq!(places.server.keys("kv/"), before);
+    assert_eq!(places.json(&["stat", &places.names()[0]])["chunks"], CHUNKS + 1);
+}
+
+/// Stored bytes that match their checksums and decode to other bytes than were saved.
+#[test]
+fn verify_finds_what_only_decoding_shows() {
+    use kvtier::codec::TierEncoding;
+    use kvtier::file::inspect::{Directory, NewChunk};
+    use kvtier::key::{BlockSums, Facts};
+    let dir = tempfile::tempdir().unwrap();
+    let tiers = files(dir.path(), r#", "encode": ["zstd"]"#);
+    save(&*tiers.top);
+    tiers.top.close().wait().unwrap();
+    let kv = Directory::open(dir.path()).unwrap();
+    let chunk = kv.chunks().unwrap().remove(0);
+    let stored = kv.read_stored(&chunk).unwrap().unwrap();
+    let raw = kv.read_by(&chunk, &TierEncoding::default()).unwrap().unwrap().0;
+    let facts = stored.facts.unwrap();
+    let payload = kvtier::key::EncodedPayload {
+        codec: facts.codec,
+        key_id: 0,
+        raw_len: facts.raw_len,
+        raw_crc: facts.raw_crc.map(|crc| crc ^ 1),
+    };
+    let sums = BlockSums::from_bytes(&stored.bytes);
+    let wrong = Facts::encoded(facts.key, facts.namespace, payload, sums);
+    assert!(kv.remove(&chunk).unwrap());
+    let writer = kv.writer().unwrap();
+    let new = NewChunk { facts: &wrong, canonical: b"", payload: &stored.bytes };
+    assert!(writer.write(&new).unwrap() && raw.len() as u64 == chunk.len);
+    writer.finish().unwrap();
+    drop(writer);
+    let server = Server::start(Setup::default()).unwrap();
+    let name = dir.path().display().to_string();
+    let verify = || kvtier_on(&server, &["verify", &name, "--set-aside", "--json"]);
+    let found: Value = serde_json::from_slice(&verify().stdout).unwrap();
+    assert_eq!(found["damaged"][0]["key"], chunk.label(), "{found}");
+    let again = verify();
+    assert!(again.status.success(), "{}", said(&again));
+    assert_eq!(kv.chunks().unwrap().len(), usize::from(CHUNKS) - 1);
 }

@@ -12,6 +12,7 @@ pub mod cachegen;
 mod chain;
 mod chain_order;
 mod codec_id;
+mod decode_whole;
 mod decoder;
 mod element_type;
 mod error;
@@ -39,6 +40,7 @@ pub use aes_gcm::{
 pub use bf16_split::Bf16Split;
 pub use chain::{Chain, Encoded};
 pub use codec_id::{STAGES_MAX, stage_names};
+pub use decode_whole::{Undecoded, UndecodedCause};
 pub use decoder::{Decoder, Stored};
 pub use element_type::ElementType;
 pub use error::{Error, ErrorKind};

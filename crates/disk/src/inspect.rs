@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind as Io};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvtier_codec::TierEncoding;
 use kvtier_core::Error;
 use kvtier_index::journal::Record;
 use kvtier_key::{ChunkShape, Digest, Facts};
@@ -30,13 +31,14 @@ mod ledger_updates;
 mod stored_form;
 mod summary;
 
-use check_file::{PIECE, read_and_check, read_footer, regular};
+use check_file::{PIECE, check_and_decode, read_and_check, read_footer, regular};
 
-pub use check_file::Damage;
+pub use check_file::{Damage, Verified};
 pub use chunk_file::ChunkFile;
 pub use encode_again::encode_again;
 pub use export::{Source, StoredChunk};
 pub use import::{NewChunk, Writer};
+pub use kvtier_codec::{Undecoded, UndecodedCause};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use stored_form::StoredForm;
 pub use summary::{ChunkTotals, Summary};
@@ -170,28 +172,47 @@ impl Directory {
 
     /// Reads a chunk's whole file and checks all that a load checks, except for the key. A file is
     /// damaged if the same file shows the same damage twice: an open tier may delete it or write over
-    /// it meanwhile. `NotFound` when that happened.
+    /// it meanwhile. `NotFound` when that happened. What is encoded is decoded where that needs no key.
     pub fn verify(&self, chunk: &ChunkName) -> io::Result<Result<(), Damage>> {
-        self.examine(chunk).map(|(_, found)| found)
+        Ok(self.verify_by(chunk, &TierEncoding::default())?.map(drop))
     }
 
-    fn examine(&self, chunk: &ChunkName) -> io::Result<(FileId, Result<(), Damage>)> {
+    /// The same with what `encoding` decodes. Answers how far the chunk was verified.
+    pub fn verify_by(
+        &self,
+        chunk: &ChunkName,
+        encoding: &TierEncoding,
+    ) -> io::Result<Result<Verified, Damage>> {
+        self.examine(chunk, encoding).map(|(_, found)| found)
+    }
+
+    fn examine(
+        &self,
+        chunk: &ChunkName,
+        encoding: &TierEncoding,
+    ) -> io::Result<(FileId, Result<Verified, Damage>)> {
         let mut before = None;
         for _ in 0..LOOKS_MAX {
-            let (file, found) = self.read_whole(chunk)?;
+            let (file, found) = self.read_whole(chunk, encoding)?;
             let still = FileId::of(&fs::symlink_metadata(self.path(chunk))?) == file;
-            if matches!(found, Ok(()) | Err(Damage::Unverified))
-                || (still && before == Some((file, found)))
-            {
+            let damage = match &found {
+                Ok(_) | Err(Damage::Unverified) => return Ok((file, found)),
+                Err(damage) => *damage,
+            };
+            if still && before == Some((file, damage)) {
                 return Ok((file, found));
             }
-            before = Some((file, found));
+            before = Some((file, damage));
         }
         Err(io::Error::new(Io::NotFound, "another file again and again"))
     }
 
     /// The file that has the chunk's name now, and its damage.
-    fn read_whole(&self, chunk: &ChunkName) -> io::Result<(FileId, Result<(), Damage>)> {
+    fn read_whole(
+        &self,
+        chunk: &ChunkName,
+        encoding: &TierEncoding,
+    ) -> io::Result<(FileId, Result<Verified, Damage>)> {
         let mut file = match regular(&self.path(chunk))? {
             Ok(file) => file,
             Err(other) => return Ok((other, Err(Damage::Kind))),
@@ -199,8 +220,9 @@ impl Directory {
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
             foreign_files::check(&mut file, &self.path(chunk), self.layout, chunk, &mut |_| {})
+                .map(|found| found.map(|()| Verified::Raw))
         } else {
-            read_and_check(&mut file, chunk, &mut |_| {}).map(|found| found.map(drop))
+            check_and_decode(&mut file, chunk, encoding)
         };
         match found {
             Err(e) if e.kind() == Io::UnexpectedEof => Ok((FileId::of(&meta), Err(Damage::Length))),
@@ -246,10 +268,16 @@ impl Directory {
     /// file is deleted. `false` when the file is missing or no longer damaged.
     /// [Finish](Self::finish) after the last call.
     pub fn quarantine(&self, chunk: &ChunkName) -> io::Result<bool> {
+        self.quarantine_by(chunk, &TierEncoding::default())
+    }
+
+    /// The same for a chunk that is damaged as far as `encoding` decodes it. One whose key is missing
+    /// or another one stays.
+    pub fn quarantine_by(&self, chunk: &ChunkName, encoding: &TierEncoding) -> io::Result<bool> {
         let path = self.path(chunk);
         let own = self.own();
-        let seen = match self.examine(chunk) {
-            Ok((_, Ok(()) | Err(Damage::Unverified))) => return Ok(false),
+        let seen = match self.examine(chunk, encoding) {
+            Ok((_, Ok(_) | Err(Damage::Unverified))) => return Ok(false),
             Ok((seen, Err(_))) => seen,
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             Err(e) => return Err(e),

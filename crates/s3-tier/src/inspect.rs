@@ -7,13 +7,14 @@ mod last_uses;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kvtier_codec::TierEncoding;
+pub use kvtier_codec::{Undecoded, UndecodedCause};
 use kvtier_core::{Error, ErrorKind};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 use kvtier_key::names::{NameForm, Parsed};
 use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 use kvtier_s3::{Object, Provider, Put};
 
-pub use self::encoded::{NewObject, StoredObject, Undecoded, Verified, decode, encode, reencode};
+pub use self::encoded::{NewObject, StoredObject, Verified, decode, encode, reencode};
 pub use self::last_uses::{BucketUses, RawAndStored, last_uses};
 use crate::Layout;
 use crate::ops::metadata;
@@ -147,10 +148,10 @@ pub fn check(
     if facts.is_plain() {
         return Ok(Verified::Raw);
     }
-    match encoded::decode_facts(&facts, bytes, encoding) {
-        Ok(_) => Ok(Verified::Raw),
-        Err(Some(undecoded)) => Ok(Verified::Stored(undecoded)),
-        Err(None) => Err(Damage::Encoding),
+    match encoding.decode_whole(&facts, bytes) {
+        Ok(Ok(_)) => Ok(Verified::Raw),
+        Ok(Err(undecoded)) => Ok(Verified::Stored(undecoded)),
+        Err(_) => Err(Damage::Encoding),
     }
 }
 

@@ -12,7 +12,7 @@ use kvtier_core::{Event, Listener, Observe, Presence, Save, Saved, Tier};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::Lease;
 use kvtier_s3::{Get, Object};
-use kvtier_s3_tier::inspect::{self, Damage, StoredObject, Verified};
+use kvtier_s3_tier::inspect::{self, Damage, StoredObject, UndecodedCause, Verified};
 use kvtier_testkit::s3::{Fault, Rule};
 use support::encoded::*;
 use support::tier::*;
@@ -128,9 +128,20 @@ fn tools_verify_decode_and_reencode_objects() {
     let Ok(Verified::Stored(why)) = inspect::check(rest, &object, &bytes, &keyless) else {
         panic!("the stored bytes are right")
     };
-    assert!(why.lacks_key && why.key_id == 1 && why.reason.contains("key 1"), "{why:?}");
+    assert!(
+        why.cause == UndecodedCause::KeyMissing && why.key_id == 1 && why.reason.contains("id 1"),
+        "{why:?}"
+    );
     assert_eq!(inspect::check(rest, &object, &bytes, &with_keys(2)), Ok(Verified::Raw));
     assert_eq!(inspect::decode(rest, &object, &bytes, &with_keys(2)), Ok(Ok(raw.clone())));
+    // Another secret under the same id is no damage.
+    let ring = Arc::new(Keyring::new());
+    ring.insert(MasterKey::new(1, &[9; 32]).unwrap());
+    let other = encoding(vec![], Some(Arc::new(Aes256Gcm::new(ring, 1))));
+    match inspect::check(rest, &object, &bytes, &other) {
+        Ok(Verified::Stored(why)) => assert_eq!(why.cause, UndecodedCause::WrongKey),
+        other => panic!("{other:?}"),
+    }
     let mut flipped = bytes.clone();
     flipped[9] ^= 1;
     assert_eq!(inspect::check(rest, &object, &flipped, &keyless), Err(Damage::Bytes));

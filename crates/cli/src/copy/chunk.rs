@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use kvtier::codec::Undecoded;
 use kvtier::core::{Digest, Key, Namespace};
 use kvtier::file::inspect::ChunkName;
 use kvtier::key::{Facts, KeyId};
+
+use crate::encoding_args::next_step;
 
 /// A chunk to be copied.
 pub struct SourceChunk {
@@ -76,8 +79,8 @@ pub enum ChunkRead {
 }
 
 impl ChunkRead {
-    /// A chunk that is encrypted with a key that was not given.
-    pub fn without_key(id: u32) -> Self {
-        ChunkRead::Undecodable(format!("it is encrypted with key {id}: add --key-file {id}=PATH"))
+    /// A chunk that cannot be decoded here.
+    pub fn undecoded(why: Undecoded) -> Self {
+        ChunkRead::Undecodable(next_step(&why))
     }
 }

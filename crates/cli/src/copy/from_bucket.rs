@@ -150,8 +150,7 @@ pub fn read(bucket: &Bucket, encoding: &TierEncoding, name: &str, len: u64) -> R
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
     match inspect::decode(rest, &got, &bytes, encoding) {
         Ok(Ok(raw)) => Ok(ChunkRead::Payload(raw, true)),
-        Ok(Err(why)) if why.lacks_key => Ok(ChunkRead::without_key(why.key_id)),
-        Ok(Err(why)) => Ok(ChunkRead::Undecodable(why.reason)),
+        Ok(Err(why)) => Ok(ChunkRead::undecoded(why)),
         Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
             Ok(ChunkRead::Payload(bytes, false))
         }

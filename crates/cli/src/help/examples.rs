@@ -107,6 +107,7 @@ pub const EXAMPLES: &[Example] = &[
             "kvtier verify /mnt/nvme/kv --set-aside",
             "kvtier verify s3://kv/prod --include '0*' --concurrency 16 --bwlimit 200MB",
             "kvtier verify /mnt/nvme/kv --exclude 'f*' --progress",
+            "kvtier verify s3://kv/prod --key-file 1=/etc/kvtier/key-1",
         ],
     },
     Example {

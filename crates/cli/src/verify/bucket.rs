@@ -1,42 +1,33 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 use kvtier::mem::Lease;
 use kvtier::s3::Get;
-use kvtier::s3_tier::inspect::{self, Damage, Undecoded, Verified};
+use kvtier::s3_tier::inspect::{self, Damage, Verified};
 use kvtier::s3_tier::{Layout, TierEncoding};
 
+use super::VerifyArgs;
 use super::report::{Damaged, VerifyResults};
 use crate::bucket::{Bucket, BucketChunk};
 use crate::bucket_args::failed;
 use crate::name_filter::Filter;
-use crate::parallel::ThroughputArgs;
 
 /// How many chunks are read at once where nothing else is said.
 const WORKERS: usize = 8;
 
 /// Reads chunks whole and checks every byte. Answers whether all are right.
-pub fn verify(
-    bucket: &Bucket,
-    filter: &Filter,
-    pace: &ThroughputArgs,
-    as_json: bool,
-) -> Result<bool> {
-    let pace = pace.checked(WORKERS)?;
+pub fn verify(bucket: &Bucket, filter: &Filter, args: &VerifyArgs) -> Result<bool> {
+    let pace = args.pace.checked(WORKERS)?;
+    let encoding = args.keys.decoding()?;
     let mut chunks = bucket.chunks()?;
     chunks.retain(|chunk| filter.takes(&chunk.label));
     let found = Mutex::new(VerifyResults { chunks: chunks.len(), ..VerifyResults::default() });
-    let undecoded = Mutex::new((0, None::<Undecoded>));
     let check = |chunk: &BucketChunk| {
-        let one = one(bucket, chunk)?;
+        let one = one(bucket, chunk, &encoding)?;
         let mut found = VerifyResults::lock(&found);
         match one {
             None => found.gone += 1,
-            Some(Ok(Verified::Stored(why))) => {
-                let mut undecoded = undecoded.lock().unwrap_or_else(PoisonError::into_inner);
-                undecoded.0 += 1;
-                undecoded.1 = Some(why);
-            }
+            Some(Ok(Verified::Stored(why))) => found.not_checked(why),
             Some(Ok(_)) => {}
             Some(Err(Damage::Unverified)) if !is_own(bucket, chunk) => found.unverified += 1,
             Some(Err(damage)) => {
@@ -51,14 +42,8 @@ pub fn verify(
         Ok(())
     };
     pace.each(&chunks, |chunk| chunk.bytes, check)?;
-    if let (count, Some(last)) = undecoded.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        eprintln!(
-            "kvtier: {count} encoded chunks match their checksums and were not decoded: {}",
-            last.reason
-        );
-    }
     let next = "; loads of the damaged are misses, and the next save writes over them";
-    VerifyResults::finished(found).print(as_json, None, next)
+    VerifyResults::finished(found).print(args.json, None, next)
 }
 
 fn is_own(bucket: &Bucket, chunk: &BucketChunk) -> bool {
@@ -70,7 +55,11 @@ fn rest<'a>(bucket: &Bucket, chunk: &'a BucketChunk) -> &'a str {
 }
 
 /// One chunk; `None` where it is gone meanwhile.
-fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<Verified, Damage>>> {
+fn one(
+    bucket: &Bucket,
+    chunk: &BucketChunk,
+    encoding: &TierEncoding,
+) -> Result<Option<Result<Verified, Damage>>> {
     let len = usize::try_from(chunk.bytes)?;
     // No chunk is empty, and a lease of no bytes cannot be read into.
     if len == 0 {
@@ -84,5 +73,5 @@ fn one(bucket: &Bucket, chunk: &BucketChunk) -> Result<Option<Result<Verified, D
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;
     let held = usize::try_from(object.len())?.min(bytes.len());
-    Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held], &TierEncoding::default())))
+    Ok(Some(inspect::check(rest(bucket, chunk), &object, &bytes[..held], encoding)))
 }

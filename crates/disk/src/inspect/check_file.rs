@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
+use kvtier_codec::{TierEncoding, Undecoded};
 use kvtier_key::{Facts, Key, PieceSums};
 
 use super::ChunkName;
@@ -36,6 +37,16 @@ pub enum Damage {
     NotDecoded,
     /// No visible damage: another program wrote the file, without facts to check it by.
     Unverified,
+}
+
+/// How far a chunk's file was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verified {
+    /// Its raw bytes are those that were saved.
+    Raw,
+    /// Its stored bytes match their checksums. They were not decoded.
+    Stored(Undecoded),
 }
 
 /// Opens a regular file, without waiting for the other end of a pipe. Returns the id of anything
@@ -111,4 +122,25 @@ pub fn read_and_check(
     let right = sums.finish().is_some_and(|found| found == facts.sums)
         && piece[..padding].iter().all(|b| *b == 0);
     Ok(if right { Ok(facts) } else { Err(Damage::Bytes) })
+}
+
+/// Checks the stored bytes of a file, and decodes them by `encoding` where they are encoded.
+pub fn check_and_decode(
+    file: &mut File,
+    chunk: &ChunkName,
+    encoding: &TierEncoding,
+) -> io::Result<Result<Verified, Damage>> {
+    let mut stored = Vec::new();
+    // An encoded chunk's file never has the length of its name.
+    let is_plain = file.metadata()?.len() == file_len(chunk.len);
+    let mut keep = |piece: &[u8]| stored.extend_from_slice(if is_plain { &[] } else { piece });
+    Ok(match read_and_check(file, chunk, &mut keep)? {
+        Ok(facts) if !facts.is_plain() => match encoding.decode_whole(&facts, &stored) {
+            Ok(Ok(_)) => Ok(Verified::Raw),
+            Ok(Err(undecoded)) => Ok(Verified::Stored(undecoded)),
+            Err(_) => Err(Damage::Bytes),
+        },
+        Ok(_) => Ok(Verified::Raw),
+        Err(damage) => Err(damage),
+    })
 }

@@ -78,7 +78,8 @@ impl Directory {
     ) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
         Ok(match self.read_stored(chunk)? {
             Ok(StoredChunk { bytes, facts: Some(facts) }) if !facts.is_plain() => {
-                decode(&facts, &bytes, encoding).map(|raw| (raw, true))
+                let raw = encoding.decode_whole(&facts, &bytes).map_err(|_| Damage::Bytes);
+                raw.and_then(|raw| raw.map_err(|_| Damage::NotDecoded)).map(|raw| (raw, true))
             }
             Ok(StoredChunk { bytes, facts }) => Ok((bytes, facts.is_some())),
             Err(damage) => Err(damage),
@@ -104,19 +105,5 @@ impl Directory {
             Ok(Err(Damage::Unverified)) => Ok(Ok(StoredChunk { facts: None, bytes })),
             Ok(Err(damage)) => Ok(Err(damage)),
         }
-    }
-}
-
-/// Decodes stored bytes that match the checksums of their facts.
-fn decode(facts: &Facts, stored: &[u8], encoding: &TierEncoding) -> Result<Vec<u8>, Damage> {
-    // The length is a claim of the file: a machine that lacks the memory says so.
-    let mut raw = Vec::new();
-    let len = usize::try_from(facts.raw_len).map_err(|_| Damage::Bytes)?;
-    raw.try_reserve_exact(len).map_err(|_| Damage::NotDecoded)?;
-    raw.resize(len, 0);
-    match encoding.decode(facts, stored, &mut [&mut raw]) {
-        Ok(()) => Ok(raw),
-        Err(e) if e.kind() == kvtier_codec::ErrorKind::Corrupt => Err(Damage::Bytes),
-        Err(_) => Err(Damage::NotDecoded),
     }
 }

@@ -1,15 +1,12 @@
 //! Decodes objects of a bucket, and encodes and re-encodes chunks for it, without a tier.
 
-use kvtier_codec::{ErrorKind as CodecErrorKind, TierEncoding};
+use kvtier_codec::{ErrorKind as CodecErrorKind, TierEncoding, Undecoded};
 use kvtier_core::{Error, ErrorKind, Key};
-use kvtier_key::{BlockSums, CodecId, Facts};
+use kvtier_key::{BlockSums, Facts};
 use kvtier_s3::Object;
 
 use super::{Damage, proven};
 use crate::ops::metadata::facts_text;
-
-/// The most raw bytes of a chunk that tools decode: what facts say is not proven before.
-const RAW_BYTES_MAX: u64 = 1 << 30;
 
 /// How far an object was verified.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,20 +16,6 @@ pub enum Verified {
     Raw,
     /// Its stored bytes match their checksums. They were not decoded.
     Stored(Undecoded),
-}
-
-/// An encoded object that cannot be decoded here.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Undecoded {
-    /// Its codec.
-    pub codec: CodecId,
-    /// The id of the key that encrypted it; 0 for none.
-    pub key_id: u32,
-    /// Whether that key is what is missing.
-    pub lacks_key: bool,
-    /// What is missing, in words.
-    pub reason: String,
 }
 
 /// An object that was read.
@@ -71,36 +54,7 @@ pub fn decode(
     if facts.is_plain() {
         return Ok(Ok(bytes.to_vec()));
     }
-    match decode_facts(&facts, bytes, encoding) {
-        Ok(raw) => Ok(Ok(raw)),
-        Err(undecoded) => undecoded.map(Err).ok_or(Damage::Encoding),
-    }
-}
-
-/// The raw bytes of an encoded chunk. `Err(None)` where they are not what was encoded.
-pub(super) fn decode_facts(
-    facts: &Facts,
-    bytes: &[u8],
-    encoding: &TierEncoding,
-) -> Result<Vec<u8>, Option<Undecoded>> {
-    let undecoded = |reason: String, lacks_key| {
-        let (codec, key_id) = (facts.codec, facts.key_id);
-        Some(Undecoded { codec, key_id, lacks_key, reason })
-    };
-    if facts.raw_len > RAW_BYTES_MAX {
-        let reason =
-            format!("it has {} raw bytes; tools decode at most {RAW_BYTES_MAX}", facts.raw_len);
-        return Err(undecoded(reason, false));
-    }
-    let mut raw = vec![0; facts.raw_len as usize];
-    encoding.decode(facts, bytes, &mut [&mut raw]).map_err(|e| match e.kind() {
-        CodecErrorKind::KeyMissing => {
-            undecoded(format!("encryption key {} is missing: {e}", facts.key_id), true)
-        }
-        CodecErrorKind::Unsupported => undecoded(e.to_string(), false),
-        _ => None,
-    })?;
-    Ok(raw)
+    encoding.decode_whole(&facts, bytes).map_err(|_| Damage::Encoding)
 }
 
 /// The object of a chunk as a tier of layout `kvtier` with this encoding saves it.
