@@ -9,7 +9,7 @@ mod support;
 use std::fs::File;
 use std::process::Output;
 
-use encoded::{CHUNKS, aes, bucket, count, open, save};
+use encoded::{CHUNKS, aes, bucket, count, files, save};
 use kvtier::config::write_new_key_file;
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
@@ -63,19 +63,16 @@ fn a_key_is_rotated_by_a_copy() {
         run(&["migrate", "s3://bucket/b", to, "--bytes", "1GiB", &new]).1,
         u64::from(CHUNKS)
     );
-    let files = open(&format!(r#"{{"type": "file", "path": {to:?}, "bytes": "1GiB"}}"#));
-    assert_eq!(count(&*files.top), usize::from(CHUNKS));
+    let plain = files(to.as_ref(), "");
+    assert_eq!(count(&*plain.top), usize::from(CHUNKS));
     assert_eq!(run(&["export", "s3://bucket/b", file, &new]).1, u64::from(CHUNKS));
     assert!(File::open(file).is_ok());
     assert_eq!(run(&["import", file, "s3://bucket/c", "--encode", "zstd"]).1, u64::from(CHUNKS));
     // A directory that encrypts, from there into one with the other key, and back in the clear.
     let [secret, other] = ["secret", "other"].map(|name| dir.path().join(name));
     let [secret, other] = [secret.to_str().unwrap(), other.to_str().unwrap()];
-    let files = |path: &str, id: u32| {
-        let encoding = aes(keys.path(), id);
-        open(&format!(r#"{{"type": "file", "path": {path:?}, "bytes": "1GiB"{encoding}}}"#))
-    };
-    let tiers = files(secret, 1);
+    let encrypted = |path: &str, id: u32| files(path.as_ref(), &aes(keys.path(), id));
+    let tiers = encrypted(secret, 1);
     save(&*tiers.top);
     tiers.top.close().wait().unwrap();
     drop(tiers);
@@ -83,8 +80,8 @@ fn a_key_is_rotated_by_a_copy() {
     assert_eq!((code, copied), (Some(1), 0), "{said}");
     let rotate = ["migrate", secret, other, "--bytes", "1GiB", encode, &new, &old];
     assert_eq!(run(&rotate).1, u64::from(CHUNKS));
-    assert_eq!(count(&*files(other, 2).top), usize::from(CHUNKS));
-    assert_eq!(count(&*files(other, 1).top), 0);
+    assert_eq!(count(&*encrypted(other, 2).top), usize::from(CHUNKS));
+    assert_eq!(count(&*encrypted(other, 1).top), 0);
     assert_eq!(run(&["migrate", other, "s3://bucket/d", &new]).1, u64::from(CHUNKS));
     assert_eq!(count(&*bucket(&server, "d", "").top), usize::from(CHUNKS));
 
@@ -110,4 +107,73 @@ fn options_that_make_no_encoding_say_so() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(out.status.code() == Some(2) && said.contains(says), "{words:?}: {said}");
     }
+}
+
+/// How many objects were written into the bucket.
+fn puts(server: &Server) -> usize {
+    server.seen().iter().filter(|request| request.method == "PUT").count()
+}
+
+#[test]
+fn encoded_chunks_are_written_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for id in [1, 2] {
+        write_new_key_file(&dir.path().join(id.to_string())).unwrap();
+    }
+    let key_file =
+        |id: u32| format!("--key-file={id}={}", dir.path().join(id.to_string()).display());
+    let (old, new) = (key_file(1), key_file(2));
+    let [kv, file] = ["kv", "archive"].map(|name| dir.path().join(name));
+    let tiers = files(&kv, &aes(dir.path(), 1));
+    save(&*tiers.top);
+    tiers.top.close().wait().unwrap();
+    let [kv, file] = [kv.to_str().unwrap(), file.to_str().unwrap()];
+    let server = Server::start(Setup::default()).unwrap();
+    let run = |words: &[&str]| tally(&kvtier_on(&server, &[words, &["--json"]].concat()));
+    let chunks = u64::from(CHUNKS);
+    assert_eq!(run(&["export", kv, file, &old]).1, chunks);
+    // In clear, then through other stages: what is there stays, however it is stored.
+    let ways = [&["--encode=zstd"][..], &["--encode=lz4"], &[]];
+    for (source, prefix) in
+        [([&["import", file][..], &[]], "i"), ([&["migrate", kv], &[&old]], "m")]
+    {
+        let [begin, keys] = source;
+        let to = format!("s3://bucket/{prefix}");
+        for (nth, way) in ways.iter().enumerate() {
+            let before = puts(&server);
+            let copied = run(&[begin, &[&to], keys, *way].concat()).1;
+            let expected = if nth == 0 { CHUNKS } else { 0 };
+            assert_eq!((copied, puts(&server) - before), (expected.into(), expected.into()));
+        }
+        // Encrypted copies replace what is there in clear, once.
+        let way = [begin, &[&to, "--encode=zstd,aes-256-gcm", &new], keys].concat();
+        for expected in [CHUNKS, 0] {
+            let before = puts(&server);
+            let copied = run(&way).1;
+            assert_eq!((copied, puts(&server) - before), (expected.into(), expected.into()));
+        }
+    }
+}
+
+#[test]
+fn encrypted_copies_replace_files_in_clear() {
+    let dir = tempfile::tempdir().unwrap();
+    write_new_key_file(&dir.path().join("1")).unwrap();
+    let key_file = format!("--key-file=1={}", dir.path().join("1").display());
+    let server = Server::start(Setup::default()).unwrap();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    for path in [&from, &to] {
+        let tiers = files(path, "");
+        save(&*tiers.top);
+        tiers.top.close().wait().unwrap();
+    }
+    let [from, to] = [from.to_str().unwrap(), to.to_str().unwrap()];
+    let words = ["migrate", from, to, "--encode=aes-256-gcm", &key_file, "--json"];
+    for expected in [CHUNKS, 0] {
+        assert_eq!(tally(&kvtier_on(&server, &words)).1, u64::from(expected));
+    }
+    let stat = kvtier_on(&server, &["stat", to, "--json"]);
+    let stat: Value = serde_json::from_slice(&stat.stdout).unwrap();
+    assert_eq!(stat["key_ids"][0]["chunks"], CHUNKS, "{stat}");
+    assert_eq!(stat["chunks"], CHUNKS);
 }

@@ -178,7 +178,8 @@ impl TierEncoding {
         }
     }
 
-    fn encrypts(&self) -> bool {
+    /// Whether chunks are encrypted when they are saved.
+    pub fn encrypts(&self) -> bool {
         self.chain.stages().any(|stage| stage.kind() == StageKind::Encryption)
     }
 

@@ -7,14 +7,11 @@ use kvtier::s3_tier::inspect::{LastUses, canonical_of, facts_of, ids_of, last_us
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::{Bucket, BucketChunk};
+use super::{Bucket, BucketChunk, HEADS};
 use crate::bucket_args::failed;
 use crate::chunk_info::ChunkInfo;
 use crate::progress::{Progress, ProgressUnit};
 use crate::stored_form::StoredForm;
-
-/// How many chunks are asked for at a time where nothing else is said.
-const HEADS: usize = 32;
 
 /// How chunks are asked for.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,9 @@
 
 mod chunk_infos;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kvtier::core::Digest;
-use kvtier::s3::{Client, Entry, List};
+use kvtier::s3::{Client, Entry, List, Object};
 use kvtier::s3_tier::{Layout, inspect};
 use tokio::runtime::Runtime;
 
@@ -13,6 +13,9 @@ pub use chunk_infos::{Asking, add_raw_lengths, infos};
 use crate::bucket_args::{BucketArgs, failed};
 use crate::location;
 use crate::stored_form::StoredForm;
+
+/// How many heads are asked for at a time.
+pub const HEADS: usize = 32;
 
 /// A bucket, and the prefix under which a tier's chunks are.
 pub struct Bucket {
@@ -90,6 +93,21 @@ impl Bucket {
     /// The layout that was said, else what is there.
     pub fn layout_name(&self) -> String {
         self.layout.map_or_else(|| "bucket".to_owned(), |layout| layout.to_string())
+    }
+
+    /// The heads of these objects, all at a time; `None` where there is none. For up to [`HEADS`]
+    /// names.
+    pub fn heads(&self, names: impl Iterator<Item = String>) -> Result<Vec<Option<Object>>> {
+        crate::interrupt::check()?;
+        let ask = |name: String| {
+            let client = self.client.clone();
+            self.runtime.spawn(async move { client.head(&name).await })
+        };
+        let asked: Vec<_> = names.map(ask).collect();
+        let answers = asked.into_iter().map(|head| {
+            self.runtime.block_on(head).context("a request was dropped")?.map_err(failed)
+        });
+        answers.collect()
     }
 
     /// All chunks.

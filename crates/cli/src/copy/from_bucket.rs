@@ -7,17 +7,14 @@ use kvtier::codec::TierEncoding;
 use kvtier::core::{Key, Namespace};
 use kvtier::key::{Facts, KeyId};
 use kvtier::mem::Lease;
-use kvtier::s3::{Get, Object};
+use kvtier::s3::Get;
 use kvtier::s3_tier::{Layout, inspect};
 
 use super::chunk::{ChunkIdentity, ChunkRead, Location, SourceChunk};
 use super::report::Tally;
 use super::unverified::UnverifiedChoice;
-use crate::bucket::{Bucket, BucketChunk};
+use crate::bucket::{Bucket, HEADS};
 use crate::bucket_args::failed;
-
-/// How many heads are asked for at a time.
-const HEADS: usize = 16;
 
 /// The chunks whose key is in their name or facts.
 pub fn chunks(
@@ -28,8 +25,8 @@ pub fn chunks(
     let mut found = Vec::new();
     // A HEAD for each chunk, some at a time: a listing has neither keys nor checksums.
     for some in bucket.chunks()?.chunks(HEADS) {
-        crate::interrupt::check()?;
-        for (chunk, head) in some.iter().zip(heads(bucket, some)?) {
+        let names = some.iter().map(|chunk| chunk.name.clone());
+        for (chunk, head) in some.iter().zip(bucket.heads(names)?) {
             let Some(head) = head else {
                 tally.gone += 1;
                 continue;
@@ -65,20 +62,6 @@ pub fn chunks(
         }
     }
     Ok(found)
-}
-
-fn heads(bucket: &Bucket, some: &[BucketChunk]) -> Result<Vec<Option<Object>>> {
-    let (client, runtime) = bucket.client();
-    let asked = some.iter().map(|chunk| {
-        let client = client.clone();
-        let name = chunk.name.clone();
-        runtime.spawn(async move { client.head(&name).await })
-    });
-    let asked: Vec<_> = asked.collect();
-    let answers = asked
-        .into_iter()
-        .map(|head| runtime.block_on(head).context("a request was dropped")?.map_err(failed));
-    answers.collect()
 }
 
 /// The identity of an object with facts; `None` if the facts belong to another object.

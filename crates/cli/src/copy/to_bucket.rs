@@ -9,7 +9,7 @@ use kvtier::codec::TierEncoding;
 use kvtier::core::Key;
 use kvtier::key::Facts;
 use kvtier::mem::View;
-use kvtier::s3::Client;
+use kvtier::s3::{Client, Object};
 use kvtier::s3_tier::{Layout, inspect};
 
 use super::chunk::{ChunkIdentity, SourceChunk};
@@ -17,7 +17,7 @@ use super::encode::encode;
 use super::report::Tally;
 use super::{CopyArgs, CopyOutcome, Sink};
 use crate::BadInput;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, HEADS};
 use crate::bucket_args::failed;
 
 /// What is longer goes in parts.
@@ -85,28 +85,38 @@ impl Objects {
         // One listing instead of a HEAD for each chunk. A chunk of another length is written anew.
         let there: HashMap<String, u64> =
             self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
-        let mut missing = Vec::new();
+        let (mut missing, mut unclear) = (Vec::new(), Vec::new());
         for one in wanted {
-            let present = match self.name_of(&one.identity) {
-                Ok(name) => match there.get(&name) {
-                    Some(bytes) => *bytes == one.len || self.raw_len(&name)? == Some(one.len),
-                    None => false,
-                },
-                Err(_) => false,
-            };
-            if present { tally.present += 1 } else { missing.push(one) }
+            let name = self.name_of(&one.identity).ok();
+            match name.and_then(|name| there.get_key_value(&name)) {
+                None => missing.push(one),
+                // The listing shows the stored length, which is the raw one of a chunk in clear.
+                Some((_, bytes)) if *bytes == one.len && !self.encoding.encrypts() => {
+                    tally.present += 1;
+                }
+                Some((name, _)) => unclear.push((one, name)),
+            }
+        }
+        while !unclear.is_empty() {
+            let some: Vec<_> = unclear.drain(..unclear.len().min(HEADS)).collect();
+            let heads = self.bucket.heads(some.iter().map(|(_, name)| (*name).clone()))?;
+            for ((one, _), head) in some.into_iter().zip(heads) {
+                let is_present = head.is_some_and(|head| self.is_present(&one, &head));
+                if is_present { tally.present += 1 } else { missing.push(one) }
+            }
         }
         Ok((missing, Some(Box::new(OpenBucket(self)))))
     }
 }
 
 impl Objects {
-    /// The raw length of an object that is encoded.
-    fn raw_len(&self, name: &str) -> Result<Option<u64>> {
-        let (client, runtime) = self.bucket.client();
-        let head = runtime.block_on(client.head(name)).map_err(failed)?;
-        let facts = head.and_then(|head| inspect::facts_of(&head)?.ok());
-        Ok(facts.filter(|facts| !facts.is_plain()).map(|facts| facts.raw_len))
+    /// Whether an object is this chunk, in clear only where copies are not encrypted.
+    fn is_present(&self, one: &SourceChunk, head: &Object) -> bool {
+        let Some(Ok(facts)) = inspect::facts_of(head) else { return false };
+        facts.key == one.identity.digest
+            && facts.raw_len == one.len
+            && facts.stored_len() == head.total()
+            && (facts.key_id != 0 || !self.encoding.encrypts())
     }
 }
 

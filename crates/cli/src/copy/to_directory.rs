@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use kvtier::byte_size::format;
 use kvtier::codec::TierEncoding;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
-use kvtier::file::inspect::{Directory, NewChunk, Writer};
+use kvtier::file::inspect::{ChunkName, Directory, NewChunk, Writer};
 use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
 use kvtier::mem::{Arena, ArenaConfig};
 
@@ -178,7 +178,11 @@ impl Files {
 
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
     fn listed(&self, there: &Directory, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
-        let chunks = crate::dir::listed(there, &self.path)?;
+        let mut chunks = crate::dir::listed(there, &self.path)?;
+        if self.encoding.encrypts() {
+            // What is stored in clear is written again.
+            chunks.retain(|chunk| !is_in_clear(there, chunk));
+        }
         let names: HashSet<(String, u64)> =
             chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
         let name = |identity: &ChunkIdentity| match (self.layout.is_foreign(), &identity.key) {
@@ -205,6 +209,11 @@ impl Files {
         let config = self.shape.clone().into_iter().fold(config, FileConfig::with_chunk_shape);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
     }
+}
+
+/// Whether the file of a chunk is not encrypted, as far as it can be read.
+fn is_in_clear(dir: &Directory, chunk: &ChunkName) -> bool {
+    matches!(dir.stored_form(chunk), Ok(Ok(form)) if form.key_id == 0)
 }
 
 /// Which of the chunks a tier has.

@@ -8,7 +8,7 @@ use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, Facts};
 
 use super::ledger_updates::Accounting;
-use super::{Directory, quarantine};
+use super::{ChunkName, Directory, quarantine};
 use crate::chunk_file_name;
 use crate::data_dir::{self, StagingDir};
 use crate::direct_io::PAGE;
@@ -55,7 +55,8 @@ impl Directory {
 }
 
 impl Writer {
-    /// Writes one chunk. `false` where it is stored already. [Finish](Self::finish) after the last call.
+    /// Writes one chunk. `false` where it is stored already; one that is stored in clear is replaced
+    /// by one that is encrypted. [Finish](Self::finish) after the last call.
     ///
     /// # Errors
     /// The chunk is not stored then.
@@ -79,7 +80,16 @@ impl Writer {
         }
         let path = chunk_file_name::path(&self.directory.root, &facts.key, len);
         if path.exists() {
-            return Ok(false);
+            let named = ChunkName { digest: facts.key, name: None, len };
+            let is_in_clear = || -> io::Result<bool> {
+                let form = self.directory.form_of_file(&named)?;
+                Ok(form.is_ok_and(|form| form.key_id == 0))
+            };
+            if facts.key_id == 0 || !is_in_clear()? {
+                return Ok(false);
+            }
+            // A process that is killed now has lost a chunk of a cache, which is copied again.
+            self.directory.remove(&named)?;
         }
         let draft = self.staging.path().join(data_dir::draft_name(self.staging.number(), bytes));
         let mut made = None;
@@ -136,6 +146,7 @@ impl Writer {
     /// # Errors
     /// Those of the file system, with the file that could not be written. The chunks are stored.
     pub fn finish(&self) -> io::Result<()> {
+        self.directory.finish()?;
         self.accounting.finish()
     }
 }
@@ -152,7 +163,7 @@ impl Drop for Writer {
 mod tests {
     use std::path::Path;
 
-    use kvtier_key::{Digest, Key};
+    use kvtier_key::{CodecId, Digest, EncodedPayload, Key};
 
     use super::*;
     use crate::DiskConfig;
@@ -186,6 +197,27 @@ mod tests {
         assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(12288 + 8192));
         drop(writer);
         assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_encrypted_chunk_replaces_one_in_clear() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = directory(dir.path());
+        let writer = directory.writer().unwrap();
+        let (clear, hidden) = ([7; 5000], [8; 100]);
+        let (key, namespace) = (Digest([1; 32]), Digest::default());
+        let plain = Facts::plain(key, namespace, BlockSums::from_bytes(&clear));
+        let payload = EncodedPayload { codec: CodecId(4), key_id: 1, raw_len: 5000, raw_crc: None };
+        let encrypted = Facts::encoded(key, namespace, payload, BlockSums::from_bytes(&hidden));
+        let plain = NewChunk { facts: &plain, canonical: b"", payload: &clear };
+        let encrypted = NewChunk { facts: &encrypted, canonical: b"", payload: &hidden };
+        assert!(writer.write(&plain).unwrap());
+        assert!(writer.write(&encrypted).unwrap());
+        assert!(!writer.write(&encrypted).unwrap() && !writer.write(&plain).unwrap());
+        writer.finish().unwrap();
+        let sum = Directory::open(dir.path()).unwrap().summary().unwrap();
+        assert_eq!((sum.chunks, sum.key_ids[&1].chunks), (1, 1));
+        assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(sum.bytes));
     }
 
     #[test]

@@ -59,9 +59,16 @@ impl Directory {
     /// # Errors
     /// The file is gone or cannot be read.
     pub fn stored_form(&self, chunk: &ChunkName) -> io::Result<Result<StoredForm, Damage>> {
+        match self.has_encoded {
+            true => self.form_of_file(chunk),
+            false => Ok(Ok(StoredForm::plain(chunk.len))),
+        }
+    }
+
+    /// The same, also where a process has begun to encode since this was opened.
+    pub(super) fn form_of_file(&self, chunk: &ChunkName) -> io::Result<Result<StoredForm, Damage>> {
         // A file that has the length of its name is never an encoded one's.
-        if !self.has_encoded || fs::symlink_metadata(self.path(chunk))?.len() == file_len(chunk.len)
-        {
+        if fs::symlink_metadata(self.path(chunk))?.len() == file_len(chunk.len) {
             return Ok(Ok(StoredForm::plain(chunk.len)));
         }
         Ok(match self.footer(chunk)? {
