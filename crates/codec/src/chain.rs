@@ -82,6 +82,11 @@ impl Chain {
         self.stages.iter().map(|stage| &**stage)
     }
 
+    /// Whether chunks may decode to other bytes than were encoded.
+    pub fn is_lossy(&self) -> bool {
+        self.stages().any(|stage| stage.id().is_lossy())
+    }
+
     /// The bytes that `encode` needs for `raw_len` raw bytes.
     ///
     /// # Errors

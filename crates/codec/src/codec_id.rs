@@ -47,10 +47,32 @@ impl StageIds {
     }
 }
 
+/// Whether a chunk of this codec decodes to other bytes than were encoded.
+pub fn is_lossy(codec: CodecId) -> bool {
+    stages(codec).any(StageId::is_lossy)
+}
+
 /// The names of a chunk's stages in the order in which they were applied, such as
 /// `["bf16-split", "aes-256-gcm"]`. Stages that this build lacks are named by their number.
 pub fn stage_names(codec: CodecId) -> Vec<String> {
-    let numbers = (0..STAGES_MAX).map(|nth| (codec.0 >> (4 * nth) & 0x0f) as u8);
+    stages(codec).map(|id| id.to_string()).collect()
+}
+
+fn stages(codec: CodecId) -> impl Iterator<Item = StageId> {
+    let numbers = (0..STAGES_MAX).map(move |nth| (codec.0 >> (4 * nth) & 0x0f) as u8);
     // 0 is no stage.
-    numbers.filter_map(StageId::from_number).map(|id| id.to_string()).collect()
+    numbers.filter_map(StageId::from_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_codec_is_lossy_by_any_of_its_stages() {
+        for (codec, lossy) in [(0, false), (0x432, false), (0x45, true), (0x26, true), (0xe, false)]
+        {
+            assert_eq!(is_lossy(CodecId(codec)), lossy, "{codec:#x}");
+        }
+    }
 }

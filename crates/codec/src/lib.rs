@@ -39,7 +39,7 @@ pub use aes_gcm::{
 };
 pub use bf16_split::Bf16Split;
 pub use chain::{Chain, Encoded};
-pub use codec_id::{STAGES_MAX, stage_names};
+pub use codec_id::{STAGES_MAX, is_lossy, stage_names};
 pub use decode_whole::{Undecoded, UndecodedCause};
 pub use decoder::{Decoder, Stored};
 pub use element_type::ElementType;

@@ -35,6 +35,11 @@ impl StageId {
         if number == 0 || number > 15 { None } else { Some(StageId(number)) }
     }
 
+    /// Whether chunks decode to other bytes than were encoded.
+    pub const fn is_lossy(self) -> bool {
+        matches!(self, StageId::CACHEGEN | StageId::FP8)
+    }
+
     /// The name in configurations, where the number has a meaning.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {

@@ -62,6 +62,11 @@ impl TierEncoding {
         !self.chain.is_empty()
     }
 
+    /// Whether loads may give other bytes than were saved.
+    pub fn is_lossy(&self) -> bool {
+        self.chain.is_lossy()
+    }
+
     /// The chain of saves.
     pub fn chain(&self) -> &Chain {
         &self.chain

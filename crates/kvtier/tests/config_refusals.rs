@@ -206,7 +206,9 @@ fn settings_of_a_bucket_warn_where_no_bucket_reads_them() {
 fn chunks_that_lmcache_encodes_are_taken_by_our_remote_plugin_alone_and_noted_as_lossy() {
     let file = plugin("remote_storage_plugins", &["url: fs://h:0/kv"]);
     let lossy = |text: &str| {
-        lmcache(text).unwrap().notes.iter().any(|note| note.contains("remote_serde: lossy"))
+        let read = lmcache(text).unwrap();
+        assert!(read.lossy.iter().all(|note| read.notes.contains(note)));
+        read.lossy.iter().any(|note| note.contains("remote_serde: lossy"))
     };
     assert!(lossy(&format!("remote_serde: cachegen\n{file}")));
     assert!(!lossy(&format!("remote_serde: naive\n{file}")));
@@ -244,6 +246,7 @@ fn serde_of_a_plugin_object_is_taken_and_noted_where_lmcache_applies_it() {
             let notes = read.notes.iter().filter(|note| note.contains("serde: ")).count();
             assert_eq!(notes, 1, "{:?}", read.notes);
             assert!(read.notes.iter().any(|note| note.contains(says)), "{:?}", read.notes);
+            assert_eq!(read.lossy.len(), usize::from(serde.contains("fp8")), "{:?}", read.lossy);
         }
     }
     assert_eq!(read(plugin("plugin", fs, "")).unwrap().notes, Vec::<String>::new());

@@ -103,7 +103,7 @@ fn as_json(read: &ParsedConfig, all: bool) -> Json {
     json!({
         "form": read.form.to_string(),
         "settings": shown(read, all).map(setting).collect::<Vec<_>>(),
-        "warnings": read.notes,
+        "warnings": read.notes, "lossy": read.lossy,
         "tiers": (0..read.config.tiers.len()).map(|at| tier(read.config.facts(at))).collect::<Vec<_>>(),
     })
 }

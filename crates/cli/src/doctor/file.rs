@@ -7,13 +7,14 @@ use anyhow::{Context, Result};
 use kvtier::byte_size::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
-use kvtier::file::inspect::{Directory, Medium, Scratch};
+use kvtier::file::inspect::{Directory, Medium, Scratch, Summary};
 use kvtier::file::{EngineKind, FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
 use serde_json::Value;
 
 use super::finding::{self, Finding};
+use super::lossy::{self, LossyArgs};
 use crate::json::{self, json};
 
 /// `kvtier doctor file`.
@@ -21,6 +22,8 @@ use crate::json::{self, json};
 pub struct DoctorFileArgs {
     /// The directory, which must exist; what is written there for the probe is removed.
     path: PathBuf,
+    #[command(flatten)]
+    lossy: LossyArgs,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -32,6 +35,8 @@ const CHUNKS: u64 = 16;
 /// Probes the directory and prints findings, rate and settings.
 pub fn run(args: &DoctorFileArgs) -> Result<()> {
     super::exists(&args.path)?;
+    let lossy = args.lossy.findings()?;
+    let sum = summary(&args.path);
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
     let mount = mount_of(&args.path);
     let memlock = limit("Max locked memory");
@@ -39,7 +44,9 @@ pub fn run(args: &DoctorFileArgs) -> Result<()> {
     let mut findings = findings(&medium, &mount, &memlock);
     findings.push(engine(&rate));
     findings.extend(unnameable(&args.path));
-    let chosen = settings(&args.path, &medium, &rate);
+    findings.extend(lossy);
+    findings.extend(lossy::stored(&sum));
+    let chosen = settings(&args.path, &sum, &medium, &rate);
     let settings: Value = chosen.iter().map(|c| (c.key.to_owned(), c.value.clone())).collect();
     if args.json {
         let list: Vec<Value> = findings.iter().map(Finding::json).collect();
@@ -72,10 +79,10 @@ struct Chosen {
     reason: Option<&'static str>,
 }
 
-fn settings(path: &Path, medium: &Medium, rate: &FileRates) -> Vec<Chosen> {
+fn settings(path: &Path, sum: &Summary, medium: &Medium, rate: &FileRates) -> Vec<Chosen> {
     let given = |key, value| Chosen { key, value, reason: None };
     let because = |key, value, reason| Chosen { key, value, reason: Some(reason) };
-    let cap = cap(path, medium.bytes.1);
+    let cap = cap(sum, medium.bytes.1);
     let engine = if rate.uring {
         ("auto", "io_uring works here")
     } else {
@@ -89,8 +96,8 @@ fn settings(path: &Path, medium: &Medium, rate: &FileRates) -> Vec<Chosen> {
     ]
 }
 
-/// The cap in bytes and why: existing chunks take space that the cap covers.
-fn cap(path: &Path, free: u64) -> (u64, &'static str) {
+/// What is in the directory already.
+fn summary(path: &Path) -> Summary {
     let guessed = || {
         Directory::detect_layout(path)
             .ok()
@@ -99,7 +106,11 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
     };
     // A directory without a manifest may still have chunks of LMCache's, which count as ours.
     let dir = Directory::open(path).ok().or_else(guessed);
-    let sum = dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default();
+    dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default()
+}
+
+/// The cap in bytes and why: existing chunks take space that the cap covers.
+fn cap(sum: &Summary, free: u64) -> (u64, &'static str) {
     let held = sum.bytes + sum.quarantine_bytes;
     // What chunks use now is free for the tier too.
     let share = (free + held) / 10 * 9;

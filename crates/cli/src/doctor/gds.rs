@@ -6,6 +6,8 @@ use anyhow::Result;
 use kvtier::gds::{GdsConfig, diagnose};
 use serde_json::Value;
 
+use super::finding::{self, Finding};
+use super::lossy::LossyArgs;
 use crate::json::{self, json};
 
 /// `kvtier doctor gds`.
@@ -19,6 +21,8 @@ pub struct DoctorGdsArgs {
     /// The path of libcufile, if not where packages and wheels put it.
     #[arg(long, value_name = "FILE")]
     cufile_library: Option<PathBuf>,
+    #[command(flatten)]
+    lossy: LossyArgs,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -27,6 +31,7 @@ pub struct DoctorGdsArgs {
 /// Looks at each thing that decides, and prints what it found.
 pub fn run(args: &DoctorGdsArgs) -> Result<()> {
     super::exists(&args.path)?;
+    let lossy = args.lossy.findings()?;
     let mut config = GdsConfig::new(&args.path, 0);
     config.cufile_library = args.cufile_library.clone();
     let found = diagnose(&config, args.gpu);
@@ -34,7 +39,10 @@ pub fn run(args: &DoctorGdsArgs) -> Result<()> {
         let list = found
             .iter()
             .map(|step| json!({ "what": step.name, "found": step.detail, "good": step.passed }));
-        let list: Vec<Value> = list.collect();
+        let lossy = lossy.iter().map(
+            |one| json!({ "what": one.what, "found": one.found, "good": one.advice.is_none() }),
+        );
+        let list: Vec<Value> = list.chain(lossy).collect();
         return crate::stdout::line(
             &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list })
                 .to_string(),
@@ -42,6 +50,7 @@ pub fn run(args: &DoctorGdsArgs) -> Result<()> {
     }
     found.iter().try_for_each(|step| {
         let sign = if step.passed { "" } else { "! " };
-        super::finding::print(step.name, &format!("{sign}{}", step.detail))
-    })
+        finding::print(step.name, &format!("{sign}{}", step.detail))
+    })?;
+    lossy.iter().try_for_each(Finding::print)
 }

@@ -3,6 +3,7 @@
 mod file;
 mod finding;
 mod gds;
+mod lossy;
 mod s3;
 mod shm;
 

@@ -6,6 +6,7 @@ use kvtier::s3::{Checksum, Client, Conditional, Endpoint, Provider, Style};
 use serde_json::Value;
 
 use super::finding::{self, Finding};
+use super::lossy::LossyArgs;
 use crate::bench::s3::{BenchLoad, measure, runtime};
 use crate::bucket_args::{BucketArgs, failed};
 use crate::json::json;
@@ -25,6 +26,8 @@ pub struct DoctorS3Args {
     /// GB to move in each direction and concurrency.
     #[arg(long, default_value_t = 0.25)]
     gb: f64,
+    #[command(flatten)]
+    lossy: LossyArgs,
     /// Print each step on standard error also where that is no terminal.
     #[arg(long)]
     progress: bool,
@@ -61,8 +64,10 @@ struct S3Rate {
 /// Looks at the bucket and prints findings, rates and settings.
 pub fn run(args: &DoctorS3Args) -> Result<()> {
     crate::interrupt::watch()?;
+    let lossy = args.lossy.findings()?;
     let found = look(args)?;
-    let findings = found.findings();
+    let mut findings = found.findings();
+    findings.extend(lossy);
     let settings = found.settings();
     if args.json {
         return crate::stdout::line(&found.json(&findings, &settings).to_string());

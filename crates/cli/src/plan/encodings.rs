@@ -68,6 +68,8 @@ struct Link {
 /// One encoding on the link.
 struct Row {
     name: String,
+    /// Whether decoded chunks differ from saved ones.
+    is_lossy: bool,
     rate: CodingRate,
     /// Raw bytes in a second of a batch: some chunks are decoded while others are read.
     batch: f64,
@@ -86,6 +88,7 @@ impl Row {
         let gains = rate.ratio < 1.0 && rate.decode.is_finite();
         Row {
             name: name.to_owned(),
+            is_lossy: false,
             rate,
             batch: (link.speed / rate.ratio).min(decode),
             alone: 1.0 / (rate.ratio / link.speed + 1.0 / rate.decode),
@@ -126,7 +129,7 @@ pub fn run(args: &EncodingArgs, dtype: DType, as_json: bool) -> Result<()> {
         if name != "aes-256-gcm" {
             rate.ratio = args.ratio.unwrap_or(rate.ratio);
         }
-        rows.push(Row::new(name, rate, link));
+        rows.push(Row { is_lossy: encoding.is_lossy(), ..Row::new(name, rate, link) });
     }
     if as_json {
         return crate::stdout::line(&to_json(&rows, link, dtype, &data).to_string());
@@ -178,7 +181,7 @@ fn print(rows: &[Row], link: Link, introduction: &str) -> Result<()> {
         let decode = if row.rate.decode.is_finite() { gb(row.rate.decode) } else { "-".into() };
         let pays = if row.pays_below > 0.0 { gb(row.pays_below) } else { "never".into() };
         vec![
-            row.name.clone(),
+            format!("{}{}", row.name, if row.is_lossy { " (lossy)" } else { "" }),
             format!("{:.3}", row.rate.ratio),
             gb(row.rate.encode),
             decode,
@@ -217,13 +220,19 @@ fn advice(rows: &[Row], link: Link) -> Vec<String> {
             times(smallest.batch)
         ));
     }
+    for row in rows.iter().filter(|row| row.is_lossy) {
+        lines.push(format!(
+            "{} is lossy: loaded chunks differ from what the model computed",
+            row.name
+        ));
+    }
     lines
 }
 
 fn to_json(rows: &[Row], link: Link, dtype: DType, data: &SampleData) -> Value {
     let row = |row: &Row| {
         json!({
-            "encoding": row.name, "ratio": row.rate.ratio, "saved_bytes_per_gb": 1e9 * (1.0 - row.rate.ratio),
+            "encoding": row.name, "lossy": row.is_lossy, "ratio": row.rate.ratio, "saved_bytes_per_gb": 1e9 * (1.0 - row.rate.ratio),
             "encode_bytes_per_s": row.rate.encode, "decode_bytes_per_s": row.rate.decode, "cpu_s_per_gb": row.cpu_s_per_gb(),
             "batch_bytes_per_s": row.batch, "alone_bytes_per_s": row.alone,
             "pays_below_bytes_per_s": row.pays_below, "alone_pays_below_bytes_per_s": row.alone_pays_below,

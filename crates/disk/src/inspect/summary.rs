@@ -27,6 +27,8 @@ pub struct Summary {
     pub codecs: BTreeMap<String, ChunkTotals>,
     /// The chunks that are encrypted with one key, by its id.
     pub key_ids: BTreeMap<u32, ChunkTotals>,
+    /// Chunks that went through a lossy stage: they decode to other bytes than were saved.
+    pub lossy: u64,
     /// Chunks whose footer cannot be read. How they are stored is not known.
     pub unreadable: u64,
     /// Bytes of payload of these, by their names.
@@ -99,6 +101,7 @@ impl Summary {
         if form.is_plain() {
             return;
         }
+        self.lossy += u64::from(kvtier_codec::is_lossy(form.codec));
         self.codecs.entry(form.codec_name()).or_default().add(form);
         if form.key_id != 0 {
             self.key_ids.entry(form.key_id).or_default().add(form);

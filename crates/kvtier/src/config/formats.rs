@@ -57,17 +57,23 @@ pub struct ParsedConfig {
     pub settings: Vec<SettingEffect>,
     /// Warnings.
     pub notes: Vec<String>,
+    /// The settings in force that make loaded chunks differ from those that the model computed, each
+    /// in words. They are warnings too.
+    pub lossy: Vec<String>,
 }
 
 impl ParsedConfig {
     /// Checks that the tiers can form a stack; `place` names the source in errors.
-    fn checked(self, place: &str) -> Result<Self, Error> {
+    fn checked(mut self, place: &str) -> Result<Self, Error> {
         let named = |e: Error| match e.to_string() {
             // The error already names the file; naming it twice would hide the rest.
             what if what.starts_with(place) => Error::new(e.kind(), what),
             what => Error::new(e.kind(), format!("{place}: {what}")),
         };
         self.config.check().map_err(named)?;
+        let tiers = self.config.lossy_tiers();
+        self.notes.extend(tiers.iter().cloned());
+        self.lossy.extend(tiers);
         Ok(self)
     }
 }
@@ -128,6 +134,7 @@ impl ConfigReader {
             config: planned.config,
             settings: planned.effects,
             notes,
+            lossy: config.lossy().map(ToString::to_string).collect(),
         }
         .checked(place)
     }
@@ -141,7 +148,8 @@ impl ConfigReader {
             effects(kind, tier, &format!("tiers[{at}]"), name)
         });
         let settings = beside(&value, name).chain(tiers).collect();
-        Ok(ParsedConfig { form: ConfigFormat::Native, config, settings, notes: Vec::new() })
+        let (notes, lossy) = (Vec::new(), Vec::new());
+        Ok(ParsedConfig { form: ConfigFormat::Native, config, settings, notes, lossy })
     }
 
     fn adapters_of(&self, value: &Value, name: &str) -> Result<ParsedConfig, Error> {
@@ -158,7 +166,7 @@ impl ConfigReader {
     fn adapted(&self, adapters: Vec<Adapter>) -> Result<ParsedConfig, Error> {
         let mut config = Config::new();
         let mut settings = Vec::new();
-        let mut notes = Vec::new();
+        let (mut notes, mut lossy) = (Vec::new(), Vec::new());
         for adapter in &adapters {
             let own = adapter.config()?;
             // The objects become tiers of one stack, in their order.
@@ -174,9 +182,9 @@ impl ConfigReader {
                     .collect(),
             );
             settings.extend(effects(adapter.kind(), &object, adapter.kind(), adapter.place()));
-            notes.extend(
-                adapter.notes().into_iter().map(|note| format!("{}: {note}", adapter.place())),
-            );
+            let placed = |note: String| format!("{}: {note}", adapter.place());
+            notes.extend(adapter.notes().into_iter().map(placed));
+            lossy.extend(adapter.lossy().map(placed));
         }
         if config.tiers.is_empty() {
             return Err(Error::new(
@@ -184,7 +192,7 @@ impl ConfigReader {
                 "no adapter, and so no tier; give at least one",
             ));
         }
-        Ok(ParsedConfig { form: ConfigFormat::Adapters, config, settings, notes })
+        Ok(ParsedConfig { form: ConfigFormat::Adapters, config, settings, notes, lossy })
     }
 }
 

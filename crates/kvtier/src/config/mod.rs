@@ -17,6 +17,7 @@ mod gds;
 mod key_listing;
 pub mod lmcache;
 mod lmcache_mode;
+mod lossy;
 mod native;
 mod open;
 mod running_tiers;

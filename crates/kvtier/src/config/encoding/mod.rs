@@ -117,6 +117,14 @@ impl EncodingSpec {
         Chain::new(self.stages.iter().map(stage).collect::<Result<_, _>>()?)
     }
 
+    /// The names of its stages that are lossy.
+    pub(super) fn lossy_stages(&self) -> Vec<String> {
+        // Which stages they are shows without the keys.
+        let Ok(chain) = self.chain(&Arc::default()) else { return Vec::new() };
+        let lossy = chain.stages().map(|stage| stage.id()).filter(|id| id.is_lossy());
+        lossy.map(|id| id.to_string()).collect()
+    }
+
     fn element_type(&self) -> Option<ElementType> {
         self.stages.iter().find_map(|stage| match stage {
             EncodingStage::Bf16Split { element_type } => *element_type,

@@ -45,6 +45,11 @@ pub(super) fn note(adapter: &Adapter) -> Option<String> {
     Some(format!("serde: {said}"))
 }
 
+/// Whether chunks that are loaded differ from those that were saved.
+pub(super) fn is_lossy(adapter: &Adapter) -> bool {
+    kind(adapter.fields.value("serde")) == "fp8"
+}
+
 /// Whether LMCache's server makes the adapter, and encodes in front of it.
 fn is_wrapped(adapter: &Adapter) -> bool {
     let is_plugin = matches!(adapter.kind, "plugin" | "native_plugin");

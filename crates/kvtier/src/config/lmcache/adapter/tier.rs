@@ -37,6 +37,11 @@ impl Adapter {
         notes
     }
 
+    /// The one of these notes that says that chunks are changed, if there is one.
+    pub fn lossy(&self) -> impl Iterator<Item = String> + use<> {
+        serde::note(self).filter(|_| serde::is_lossy(self)).into_iter()
+    }
+
     /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported`
     /// names the field that has none.
     pub fn tiers(&self) -> Result<Vec<TierSpec>, Error> {

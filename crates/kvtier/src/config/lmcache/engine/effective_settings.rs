@@ -55,6 +55,8 @@ pub struct Note {
     pub source: SettingSource,
     /// What is to be known.
     pub text: String,
+    /// Whether the setting makes loaded chunks differ from those that the model computed.
+    pub is_lossy: bool,
 }
 
 impl fmt::Display for Note {
@@ -108,6 +110,11 @@ impl LmcacheConfig {
         &self.notes
     }
 
+    /// The warnings about settings that make loaded chunks differ from those that the model computed.
+    pub fn lossy(&self) -> impl Iterator<Item = &Note> {
+        self.notes.iter().filter(|note| note.is_lossy)
+    }
+
     /// Whether `remote_url` comes from the `storage_backend` of a file: no LMCache 0.5.6 reads such
     /// a file, so no other node uses its bucket by the same configuration.
     pub(super) fn is_ported(&self) -> bool {
@@ -128,7 +135,7 @@ impl LmcacheConfig {
     }
 
     pub(super) fn note(&mut self, key: &str, source: SettingSource, text: impl Into<String>) {
-        let note = Note { name: key.into(), source, text: text.into() };
+        let note = Note { name: key.into(), source, text: text.into(), is_lossy: false };
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }

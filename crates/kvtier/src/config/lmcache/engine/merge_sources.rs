@@ -65,7 +65,8 @@ impl LmcacheConfig {
     /// Notes that `remote_serde` loses precision, or that it has no effect here.
     fn note_serde(&mut self) {
         let Some(serde) = self.unsupported_serde() else { return };
-        let text = if plugins::gets_encoded_chunks(self) {
+        let is_lossy = plugins::gets_encoded_chunks(self);
+        let text = if is_lossy {
             "lossy: LMCache quantises keys and values before it passes them to kvtier, so loaded chunks differ from what the model computed; \
              write naive for exact bytes"
                 .to_owned()
@@ -80,6 +81,7 @@ impl LmcacheConfig {
         };
         let source = serde.source.clone();
         self.note("remote_serde", source, text);
+        self.notes.last_mut().into_iter().for_each(|note| note.is_lossy = is_lossy);
     }
 
     /// What LMCache checks, and what follows from other settings.
