@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::ops::classify::suspicious_response;
 use crate::ops::classify::{ObjectState, ReadObject, classify, mark_unusable};
 use crate::ops::metadata::{self, StoredFacts};
+use crate::state::catalog::raw_len;
 use crate::state::counters::add;
 use crate::state::head_single_flight::HeadRole;
 use crate::state::key_locks::ReadVersion;
@@ -62,9 +63,7 @@ pub fn without_asking(shared: &Shared, keys: &[Key]) -> Vec<Presence> {
     let catalog = shared.catalog();
     let now_ms = shared.now_ms();
     let presence = |key: &Key| match catalog.index.get(key.digest()) {
-        Some(entry) => {
-            catalog.raw_len(&entry.chunk).map_or(Presence::Unknown, |len| Presence::Hit { len })
-        }
+        Some(entry) => raw_len(&entry.chunk).map_or(Presence::Unknown, |len| Presence::Hit { len }),
         None => catalog.known(key.digest(), now_ms).map_or(Presence::Unknown, presence_of),
     };
     keys.iter().map(presence).collect()
@@ -318,7 +317,13 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     {
         return false;
     }
-    let unknown = keys.iter().filter(|key| catalog.known(key.digest(), now_ms).is_none()).count();
+    // A listing does not show the raw length of a chunk, where that is all that is unknown.
+    let needs_head = |key: &Key| {
+        let entry = catalog.index.get(key.digest());
+        entry.is_some_and(|entry| raw_len(&entry.chunk).is_none())
+    };
+    let is_unknown = |key: &&Key| catalog.known(key.digest(), now_ms).is_none() && !needs_head(key);
+    let unknown = keys.iter().filter(is_unknown).count();
     is_listing_better(unknown, pages)
 }
 

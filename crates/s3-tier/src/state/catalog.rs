@@ -26,6 +26,12 @@ const SEEN_STEP_MS: u64 = 16;
 /// object, which may be encoded. No chunk has no bytes.
 pub const UNKNOWN_LEN: u64 = 0;
 
+/// The chunk's raw length; `None` if the bucket must be asked, also where this tier does not encode:
+/// other nodes may.
+pub fn raw_len(chunk: &Chunk) -> Option<u64> {
+    (chunk.len != UNKNOWN_LEN).then_some(chunk.len)
+}
+
 /// The chunk's raw length; where it is unknown, that of its object.
 pub fn best_len(chunk: &Chunk) -> u64 {
     if chunk.len == UNKNOWN_LEN { chunk.bytes } else { chunk.len }
@@ -49,8 +55,6 @@ pub struct Catalog {
     pub changed_keys: ChangedKeys,
     /// Whether the whole bucket was listed once.
     pub listed: bool,
-    /// Whether an object of unknown raw length is taken for the raw bytes.
-    assumes_plain: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
 }
@@ -111,47 +115,44 @@ impl Catalog {
             tenants: TenantTable::default(),
             changed_keys: ChangedKeys::default(),
             listed: false,
-            assumes_plain: true,
             fresh_hit_max,
             fresh_miss_max,
         }
     }
 
-    /// Whether the tier encodes chunks. Then the length of an object says nothing about the raw
-    /// bytes, and a chunk of unknown raw length is asked for.
-    pub fn encodes(mut self, encodes: bool) -> Self {
-        self.assumes_plain = !encodes;
-        self
-    }
-
-    /// The chunk's raw length, as far as this tier answers with it; `None` if the bucket must be
-    /// asked.
-    pub fn raw_len(&self, chunk: &Chunk) -> Option<u64> {
-        (chunk.len != UNKNOWN_LEN || self.assumes_plain).then(|| best_len(chunk))
-    }
-
-    /// As [`raw_len`](Self::raw_len), of a chunk that a listing shows.
+    /// The raw length of a chunk that a listing shows; `None` if the bucket must be asked.
     pub fn raw_len_of_listed(&self, listed: Chunk) -> Option<u64> {
         let known = self.index.get(&listed.digest).map(|entry| entry.chunk);
-        self.raw_len(&known.filter(|known| known.bytes == listed.bytes).unwrap_or(listed))
+        raw_len(&known.filter(|known| known.bytes == listed.bytes).unwrap_or(listed))
     }
 
     /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
     /// `None` if the bucket must be asked.
     pub fn known(&self, digest: &Digest, now_ms: u64) -> Option<Option<u64>> {
         if let Some(entry) = self.index.get(digest) {
-            let seen_ms = self.seen.ms(entry.slot);
-            let age_ms = now_ms.saturating_sub(seen_ms);
-            // A held chunk stays, but it must have been seen once.
-            let fresh =
-                seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
-            return self.raw_len(&entry.chunk).filter(|_| fresh).map(Some);
+            return raw_len(&entry.chunk).filter(|_| self.is_fresh(&entry, now_ms)).map(Some);
         }
         if self.index.is_evicting(digest) || self.is_hidden(digest) {
             return Some(None);
         }
         // A miss expires, because any other node may save the chunk at any time.
         self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
+    }
+
+    fn is_fresh(&self, entry: &IndexEntry, now_ms: u64) -> bool {
+        let seen_ms = self.seen.ms(entry.slot);
+        let age_ms = now_ms.saturating_sub(seen_ms);
+        // A held chunk stays, but it must have been seen once.
+        seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis())
+    }
+
+    /// Whether the bucket has an object of this length for the chunk, by a fresh entry whose raw
+    /// length is unknown.
+    pub fn has_object_of(&self, digest: &Digest, bytes: u64, now_ms: u64) -> bool {
+        self.index.get(digest).is_some_and(|entry| {
+            let IndexEntry { chunk, .. } = &entry;
+            raw_len(chunk).is_none() && chunk.bytes == bytes && self.is_fresh(&entry, now_ms)
+        })
     }
 
     /// Whether it is stored and still a miss, because its atomic set is incomplete.

@@ -106,10 +106,7 @@ impl Shared {
             heads: HeadSingleFlight::default(),
             eviction_queue: EvictionQueue::default(),
             freed: Notify::new(),
-            catalog: Mutex::new(
-                Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)
-                    .encodes(config.encoding.is_on()),
-            ),
+            catalog: Mutex::new(Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)),
             listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
