@@ -102,6 +102,8 @@ pub enum MissReason {
     Codec,
     /// The key that encrypted the chunk is not loaded.
     KeyMissing,
+    /// Decoding the chunk needs more memory than the tier may use for it.
+    TooLarge,
 }
 
 /// The result of a save.

@@ -33,6 +33,8 @@ counters! {
     misses_codec,
     /// Loads of chunks whose encryption key is not loaded.
     misses_key,
+    /// Loads of encoded chunks that are larger than the memory for decoding.
+    misses_too_large,
     /// Loads that met a chunk without facts, in a foreign layout; refused or not.
     unverified,
     /// Saves whose facts the file system could not keep, in a foreign layout.

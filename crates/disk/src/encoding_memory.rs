@@ -26,7 +26,9 @@ pub struct EncodingMemory {
 pub enum NoEncodingMemory {
     /// Others use it now.
     Busy,
-    /// The operation cannot succeed.
+    /// The chunk needs more than all of it.
+    TooLarge(Error),
+    /// The machine has none.
     Failed(Error),
 }
 
@@ -39,15 +41,15 @@ impl EncodingMemory {
     /// Leases `len` bytes, aligned for direct I/O. They hold leftovers.
     ///
     /// # Errors
-    /// `Failed` with `Invalid` for more than all of it, and with `Full` where the machine has no
-    /// memory.
+    /// `TooLarge` with `Invalid` for more than all of it; `Failed` with `Full` where the machine has
+    /// no memory.
     pub fn lease(&self, len: u64) -> Result<Lease, NoEncodingMemory> {
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= self.bytes) else {
             let what = format!(
                 "{len} bytes for an encoded chunk, more than the {} of memory for it; raise encode_bytes",
                 self.bytes
             );
-            return Err(NoEncodingMemory::Failed(Error::new(ErrorKind::Invalid, what)));
+            return Err(NoEncodingMemory::TooLarge(Error::new(ErrorKind::Invalid, what)));
         };
         self.arena()?.lease(len).map_err(|_| NoEncodingMemory::Busy)
     }
@@ -79,10 +81,10 @@ mod tests {
         let memory = EncodingMemory::new(8192);
         let first = memory.lease(8192).unwrap();
         assert!(matches!(memory.lease(1), Err(NoEncodingMemory::Busy)));
-        let Err(NoEncodingMemory::Failed(error)) = memory.lease(8193) else { panic!("it fits") };
+        let Err(NoEncodingMemory::TooLarge(error)) = memory.lease(8193) else { panic!("it fits") };
         assert!(error.to_string().contains("raise encode_bytes"), "{error}");
         drop(first);
         memory.lease(1).unwrap();
-        assert!(matches!(EncodingMemory::new(0).lease(1), Err(NoEncodingMemory::Failed(_))));
+        assert!(matches!(EncodingMemory::new(0).lease(1), Err(NoEncodingMemory::TooLarge(_))));
     }
 }

@@ -279,6 +279,7 @@ impl<M: Mover> LoadOp<M> {
             MissReason::Unverified => &counters.misses_unverified,
             MissReason::Codec => &counters.misses_codec,
             MissReason::KeyMissing => &counters.misses_key,
+            MissReason::TooLarge => &counters.misses_too_large,
             _ => &counters.misses_absent,
         };
         add(counter, 1);

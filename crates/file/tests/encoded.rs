@@ -489,6 +489,26 @@ fn more_saves_and_loads_than_memory_all_end() {
 }
 
 #[test]
+fn a_chunk_that_is_too_large_to_be_decoded_here_is_a_miss_that_does_not_last() {
+    const LEN: usize = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let a = AES.open(dir.path());
+    a.save(1, &soft(1, LEN));
+    a.save(2, &soft(2, LEN / 4));
+    let small = open(AES.config(dir.path()).with_encode_bytes(LEN));
+    for loads in 1..=2 {
+        assert_eq!(small.load(1, &soft(1, LEN)), Loaded::Miss(MissReason::TooLarge));
+        assert_eq!(small.count("misses_too_large"), loads);
+    }
+    small.hits(2, &soft(2, LEN / 4));
+    let said = small.fixture.tier.status().reasons.join("\n");
+    assert!(said.contains("raise encode_bytes"), "{said}");
+    // The file stays, and a process with more memory loads it.
+    drop(small);
+    AES.open(dir.path()).hits(1, &soft(1, LEN));
+}
+
+#[test]
 fn facts_that_promise_too_much_cost_no_memory() {
     use kvtier_core::key::{BlockSums, CodecId, EncodedPayload, Facts};
     let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvtier_codec::{Aes256Gcm, Keyring, MasterKey, Stage, TierEncoding};
-use kvtier_core::{Event, Listener, Observe, Presence, Save, Saved, Tier};
+use kvtier_core::{Event, Listener, MissReason, Observe, Presence, Save, Saved, Tier};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::Lease;
 use kvtier_s3::{Get, Object};
@@ -116,6 +116,33 @@ fn a_node_that_does_not_encode_answers_raw_lengths_or_none() {
     // What is listed with the length of a save is not written again.
     let (_, asked) = c.asked(|| store_as(&c, &keys[3], &compressible(3, LEN), Saved::Present));
     assert!(asked.iter().all(|request| request.method != "PUT"), "{}", asked.len());
+}
+
+/// A node with less memory for decoding than a chunk of another node needs.
+#[test]
+fn a_chunk_that_is_too_large_to_be_decoded_here_is_a_miss_that_does_not_last() {
+    let world = World::with(|config| config.with_encoding(aes()));
+    let (key, raw) = (world.suite.key(1), compressible(1, LEN));
+    store(&world, &key, &raw);
+    let small = World::over(Arc::clone(&world.server), |config| {
+        config.with_encoding(aes()).with_encode_bytes(LEN)
+    });
+    for loads in 1..=3 {
+        let (loaded, asked) = small.asked(|| load_bytes(&small, &key, &[LEN]));
+        assert_eq!(loaded, Err(MissReason::TooLarge));
+        assert_eq!(small.count("misses_too_large"), loads);
+        // Once its length is known, a HEAD is enough.
+        let gets = asked.iter().filter(|request| request.method == "GET").count();
+        assert_eq!(gets, usize::from(loads == 1), "{asked:?}");
+    }
+    assert!(says(&small, "raise encode_bytes"), "{:?}", small.status());
+    assert_eq!(small.count("corrupt_objects"), 0);
+    // The object is replaced by one that fits: the next load hits.
+    let short = compressible(2, LEN / 4);
+    world.suite.remove(&Arc::from([key.clone()]));
+    store(&world, &key, &short);
+    assert_eq!(load_bytes(&small, &key, &[LEN]), Ok(short));
+    assert_eq!(small.count("misses_too_large"), 3);
 }
 
 fn hit() -> Presence {

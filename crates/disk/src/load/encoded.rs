@@ -87,6 +87,14 @@ impl<M: Mover> LoadOp<M> {
                 let transfer = Transfer { file, parts, watch: None, sums: None };
                 submit(&shared.mover, transfer, EncodedRead { reading, found, load: self });
             }
+            // Another process may have the memory for it, and this one after a restart: the file stays,
+            // and each load looks again.
+            Err(NoEncodingMemory::TooLarge(error)) => {
+                drop((token, reading, file));
+                let key = self.op.key.digest();
+                self.shared.last_fault.set(format!("load: {key}: {error}"));
+                self.miss(MissReason::TooLarge);
+            }
             Err(NoEncodingMemory::Failed(error)) => {
                 drop(token);
                 let error = error.with_op("load").with_tier(self.shared.caps.name.clone());

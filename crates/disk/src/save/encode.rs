@@ -115,7 +115,7 @@ impl<M: Mover> Saving<M> {
                 drop(token);
                 self.encode_into(lease);
             }
-            Err(NoEncodingMemory::Failed(error)) => {
+            Err(NoEncodingMemory::TooLarge(error) | NoEncodingMemory::Failed(error)) => {
                 drop(token);
                 self.end_refused(error);
             }

@@ -6,8 +6,10 @@
 use kvtier_core::{Error, ErrorKind, Key, Load, Loaded, MissReason};
 use kvtier_key::Facts;
 use kvtier_mem::Lease;
+use tokio::time::Instant;
 
 use crate::ops::classify::{mark_unusable, miss_reason};
+use crate::ops::lookup;
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
 use crate::state::shared::{FoundObject, Shared};
@@ -29,12 +31,53 @@ impl EncodedRead<'_> {
     pub fn exceeds(&self, into: &[Lease]) -> bool {
         self.facts.raw_len > into.iter().map(|lease| lease.len() as u64).sum()
     }
+
+    /// Ends the load of a chunk that is too large for the memory of this node. Its lengths are known
+    /// from now on, so that the next load reads no bytes of it.
+    pub fn too_large(&self, shared: &Shared, key: &Key) -> Loaded {
+        let EncodedRead { facts, name, etag, version, .. } = self;
+        let (len, bytes) = (facts.raw_len, facts.stored_len());
+        let etag = etag.as_deref();
+        shared.record_found(FoundObject { key, name, len, bytes, etag, verified: false }, version);
+        too_large(shared, key, bytes)
+    }
 }
 
-/// Memory for the stored bytes of a chunk.
-pub async fn lease(shared: &Shared, key: &Key, bytes: u64) -> Result<Lease, Error> {
-    let leased = shared.encoding.loads.lease(bytes).await;
-    leased.map_err(|e| failed(shared, key, e))
+/// Memory for the stored bytes of a chunk; `None` where they need more than all of it.
+pub async fn lease(shared: &Shared, key: &Key, bytes: u64) -> Result<Option<Lease>, Error> {
+    match shared.encoding.loads.lease(bytes).await {
+        Ok(lease) => Ok(Some(lease)),
+        Err(e) if e.kind() == ErrorKind::Invalid => Ok(None),
+        Err(e) => Err(failed(shared, key, e)),
+    }
+}
+
+/// The length of the chunk's object, if it is known to be encoded. Before a chunk is taken for too
+/// large, the bucket is asked whether its object is still the same.
+pub async fn expected_bytes(
+    shared: &Shared,
+    key: &Key,
+    deadline: Instant,
+) -> Result<Option<u64>, Error> {
+    let expected = || shared.catalog().encoded_bytes(key.digest());
+    match expected() {
+        Some(bytes) if !shared.encoding.loads.fits(bytes) => {
+            lookup::head(shared, key, deadline).await.map_err(|e| e.with_op("load"))?;
+            Ok(expected())
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// The miss of a chunk that is too large for the memory of this node. Others may have more, and the
+/// next load looks again.
+pub fn too_large(shared: &Shared, key: &Key, bytes: u64) -> Loaded {
+    let have = shared.encoding.loads.bytes();
+    let key = key.digest();
+    shared.fault(format!(
+        "load: {key}: decoding it needs {bytes} bytes of memory, more than the {have} that it may have; raise encode_bytes"
+    ));
+    Loaded::Miss(MissReason::TooLarge)
 }
 
 fn failed(shared: &Shared, key: &Key, e: Error) -> Error {
@@ -67,7 +110,10 @@ pub async fn finish(
     let is_staged = staging.is_some();
     let mut staging = match staging {
         Some(staging) => staging,
-        None => lease(shared, key, facts.stored_len()).await?,
+        None => match lease(shared, key, facts.stored_len()).await? {
+            Some(staging) => staging,
+            None => return Ok(read.too_large(shared, key)),
+        },
     };
     let into = &mut op.into;
     let decoded = shared.encoding.loads.run(|| {

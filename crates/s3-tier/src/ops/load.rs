@@ -51,6 +51,7 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
         Ok(Loaded::Miss(MissReason::Unverified)) => add(&counters.misses_unverified, 1),
         Ok(Loaded::Miss(MissReason::Codec)) => add(&counters.misses_codec, 1),
         Ok(Loaded::Miss(MissReason::KeyMissing)) => add(&counters.misses_key, 1),
+        Ok(Loaded::Miss(MissReason::TooLarge)) => add(&counters.misses_too_large, 1),
         Ok(Loaded::Miss(_)) => add(&counters.misses_absent, 1),
         _ => {}
     }
@@ -70,9 +71,13 @@ async fn load_chunk(
 ) -> Result<Loaded, Error> {
     // Memory before the permit, everywhere: a load that waits for memory must not hold a permit, on
     // which those that hold memory wait.
-    let encoded_bytes = shared.catalog().encoded_bytes(op.key.digest());
+    let deadline = Instant::from_std(slot.deadline());
+    let encoded_bytes = decode::expected_bytes(shared, &op.key, deadline).await?;
     let mut staging = match encoded_bytes {
-        Some(bytes) => Some(decode::lease(shared, &op.key, bytes).await?),
+        Some(bytes) => match decode::lease(shared, &op.key, bytes).await? {
+            Some(staging) => Some(staging),
+            None => return Ok(decode::too_large(shared, &op.key, bytes)),
+        },
         None => None,
     };
     for _ in 0..READS_MAX {
@@ -86,7 +91,7 @@ async fn load_chunk(
             key: &op.key,
             is_staged: staging.is_some(),
             into: staging.as_mut().map_or(&mut op.into[..], std::slice::from_mut),
-            deadline: Instant::from_std(slot.deadline()),
+            deadline,
         };
         let answer = fill(&mut reading).await?;
         drop(permit);
@@ -101,7 +106,10 @@ async fn load_chunk(
         // is.
         drop(staging.take());
         if !read.facts.is_plain() {
-            staging = Some(decode::lease(shared, &op.key, read.facts.stored_len()).await?);
+            staging = decode::lease(shared, &op.key, read.facts.stored_len()).await?;
+            if staging.is_none() {
+                return Ok(read.too_large(shared, &op.key));
+            }
         }
     }
     let what = "the object was replaced during each read; load it again";

@@ -25,6 +25,7 @@ counters!(
     misses_unverified,
     misses_codec,
     misses_key,
+    misses_too_large,
     loaded_bytes,
     unverified,
     stored,

@@ -60,6 +60,16 @@ impl EncodingResources {
         EncodingResources { bytes, arena: Mutex::default(), threads: Semaphore::new(cores) }
     }
 
+    /// The memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether `len` bytes are no more than all of it.
+    pub fn fits(&self, len: u64) -> bool {
+        self.check(len).is_ok()
+    }
+
     fn check(&self, len: u64) -> Result<(), Error> {
         if len <= self.bytes as u64 {
             return Ok(());
