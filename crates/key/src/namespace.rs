@@ -194,12 +194,25 @@ mod tests {
     }
 
     #[test]
+    fn the_type_of_the_elements_is_in_no_digest() {
+        let plain = Namespace::new("t", Digest::derive("layout", b"x"));
+        let typed = plain.clone().with_dtype(DType::Fp8E5M2);
+        assert_eq!(typed.digest(), plain.digest());
+        let [plain, typed] =
+            [plain, typed].map(|ns| crate::Key::from_name(&Arc::new(ns), "chunk 0"));
+        assert_eq!(typed.canonical(), plain.canonical());
+        assert_eq!((typed.dtype(), plain.dtype()), (Some(DType::Fp8E5M2), None));
+        assert_eq!(typed, plain);
+    }
+
+    #[test]
     fn one_namespace_stands_for_those_of_all_salts() {
         let layout = Digest::derive("layout", b"x");
         let all = Arc::new(
             Namespace::new("", layout)
                 .with_partial(false)
                 .with_chunk_bytes(0, 7)
+                .with_dtype(DType::BFloat16)
                 .with_salts_as_tenants(),
         );
         let id = |salt: &str| {
@@ -214,6 +227,7 @@ mod tests {
             ("alice", Namespace::new("alice", layout).digest())
         );
         assert_eq!((alice.allow_partial(), alice.chunk_bytes(0)), (false, Some(7)));
+        assert_eq!(alice.dtype(), Some(DType::BFloat16));
         assert_eq!(alice.for_key(&id("")), all, "from any of them to any other");
         let one = Arc::new(Namespace::new("t", layout));
         assert!(Arc::ptr_eq(&one.for_key(&id("alice")), &one), "its tenant is not the salt");

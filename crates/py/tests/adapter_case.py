@@ -8,6 +8,8 @@ import tempfile
 import time
 import unittest
 
+import numpy as np
+
 # Stores eight chunks at a time until it is killed, and prints how many are stored.
 STORING = """
 import sys
@@ -24,6 +26,12 @@ for n in range(100000):
     engine.store(opened, range(8 * n, 8 * n + 8))
     print(8 * n + 8, flush=True)
 """
+
+
+def normal_bf16(seed, length):
+    """The bytes of normally distributed numbers in bf16, as those of KV caches are."""
+    numbers = np.random.default_rng(seed).normal(size=length // 2).astype(np.float32)
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
 
 class AdapterCase(unittest.TestCase):
@@ -48,6 +56,12 @@ class AdapterCase(unittest.TestCase):
             for name in names
             if ".kvtier" not in at.split(os.sep)
         )
+
+    def encoded(self, tiers):
+        """Chunks that the first tier encoded, and the bytes stored of each raw byte of them."""
+        counters = dict(tiers.tier_status()[0]["counters"])
+        stored, raw = counters["encoded_stored_bytes"], counters["encoded_raw_bytes"]
+        return counters["encoded_chunks"], stored / raw if raw else None
 
     def kill_while_it_stores(self, folder, at_least):
         """Runs an engine of the ``scene`` in a folder, and kills it after at least this number of chunks. Returns how many it said that it stored."""

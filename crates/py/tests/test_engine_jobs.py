@@ -33,7 +33,7 @@ class Jobs(unittest.TestCase):
         self.memory = mmap.mmap(-1, 16 * ROW)
         self.region = _native.Region(self.memory)
         self.tiers.register(self.region)
-        self.tiers.identify("org/model", 0, [(0, TOKENS)], ROW, "fields")
+        self.tiers.identify(("org/model", 0, [(0, TOKENS)], ROW, "fields", None))
         self.request = self.tiers.request()
 
     def job(self, number, chunks, first_row=0, first_end=1):

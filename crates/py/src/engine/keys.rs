@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier::core::{Digest, Key, Namespace};
-use kvtier::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier::key::{ChunkHash, DType, KeyId, KvRank, ObjectKey};
+use pyo3::prelude::*;
 
 /// The most tenants whose namespace is cached; those of further tenants are computed for each
 /// request.
@@ -22,23 +23,33 @@ pub struct KeySpace {
     /// Tokens of a chunk by the id of its KV cache group.
     group_tokens: BTreeMap<u32, u64>,
     layout: Digest,
+    dtype: Option<DType>,
     tenants: Mutex<HashMap<String, Arc<Namespace>>>,
 }
 
-/// What the engine says about its configuration.
-#[derive(Debug)]
+/// What the engine says about its configuration, a tuple in Python.
+#[derive(Debug, FromPyObject)]
 pub struct Identity {
     /// The model's name, for people.
+    #[pyo3(item(0))]
     pub model: String,
     /// The rank whose bytes the chunks hold.
+    #[pyo3(item(1))]
     pub rank: i64,
     /// The id of each KV cache group, as the names of its chunks end with it, and the tokens of a
     /// chunk. Engines offload some of their groups only, so ids have gaps.
+    #[pyo3(item(2))]
     pub group_tokens: Vec<(u32, u64)>,
     /// Bytes of a chunk.
+    #[pyo3(item(3))]
     pub chunk_bytes: u64,
     /// The canonical text of all fields that decide what the bytes mean.
+    #[pyo3(item(4))]
     pub fields: String,
+    /// PyTorch's name of the type of all elements, if it is known. `fields` has it already, so it
+    /// changes no key; encodings that read elements need it.
+    #[pyo3(item(5))]
+    pub dtype: Option<String>,
 }
 
 /// The namespace of one tenant, and its name in keys.
@@ -59,9 +70,11 @@ impl KeySpace {
     /// The keys of this configuration.
     ///
     /// # Errors
-    /// If no key can have this model or rank, or if the groups are none or not apart.
+    /// If no key can have this model or rank, if the groups are none or not apart, or if the type
+    /// of the elements has no such name.
     pub fn new(identity: Identity) -> Result<Self, String> {
         let groups = identity.group_tokens.len();
+        let dtype = identity.dtype.as_deref().map(element_type).transpose()?;
         let keys = KeySpace {
             // `@` separates the fields of a key's text.
             model: identity.model.replace('@', "_").into(),
@@ -69,6 +82,7 @@ impl KeySpace {
             chunk_bytes: identity.chunk_bytes,
             group_tokens: identity.group_tokens.into_iter().collect(),
             layout: Digest::derive("kvtier 2026 engine identity v1", identity.fields.as_bytes()),
+            dtype,
             tenants: Mutex::default(),
         };
         // Two groups of one id would have the same keys for different bytes.
@@ -99,6 +113,7 @@ impl KeySpace {
             // All rows or pages of an engine's memory have one length, so a chunk of another one is
             // none of this engine's.
             let all = Namespace::new(name, self.layout).with_partial(false);
+            let all = self.dtype.into_iter().fold(all, Namespace::with_dtype);
             let with_bytes =
                 |ns: Namespace, group: &u32| ns.with_chunk_bytes(*group, self.chunk_bytes);
             Arc::new(self.group_tokens.keys().fold(all, with_bytes).with_salts_as_tenants())
@@ -145,4 +160,10 @@ impl KeySpace {
         let key = Key::new(Arc::clone(&tenant.namespace), KeyId::Object(id));
         Ok(EngineKey { key, group })
     }
+}
+
+fn element_type(name: &str) -> Result<DType, String> {
+    DType::from_torch_name(name).ok_or_else(|| {
+        format!("{name:?} is no element type: give PyTorch's name, such as bfloat16, or none")
+    })
 }

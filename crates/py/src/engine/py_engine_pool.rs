@@ -51,6 +51,9 @@ pub struct PoolIdentity {
     /// The canonical text of all fields that decide what the bytes mean.
     #[pyo3(item(4))]
     fields: String,
+    /// PyTorch's name of the type of all elements, if it is known.
+    #[pyo3(item(5))]
+    dtype: Option<String>,
 }
 
 /// The pages of a call, a tuple in Python.
@@ -143,9 +146,10 @@ impl EnginePool {
     /// # Errors
     /// `ValueError` if no key can have the model's name or the rank.
     pub(super) fn new(slot: Arc<OpenSlot>, identity: PoolIdentity) -> PyResult<Self> {
-        let PoolIdentity { model, rank, page_tokens, page_bytes, fields } = identity;
+        let PoolIdentity { model, rank, page_tokens, page_bytes: chunk_bytes, fields, dtype } =
+            identity;
         let group_tokens = vec![(0, page_tokens)];
-        let identity = Identity { model, rank, group_tokens, chunk_bytes: page_bytes, fields };
+        let identity = Identity { model, rank, group_tokens, chunk_bytes, fields, dtype };
         let keys = KeySpace::new(identity).map_err(PyValueError::new_err)?;
         let tenant = keys.tenant("").map_err(PyValueError::new_err)?;
         Ok(EnginePool { slot, keys: Arc::new(keys), tenant, page_tokens })

@@ -92,18 +92,10 @@ impl EngineTiers {
         Ok(outcome)
     }
 
-    /// States the configuration of the engine, before the first request. `group_tokens` has the id
-    /// of each KV cache group and the tokens of a chunk. Returns the digest of the namespace.
-    fn identify(
-        &self,
-        model: String,
-        rank: i64,
-        group_tokens: Vec<(u32, u64)>,
-        chunk_bytes: u64,
-        fields: String,
-    ) -> PyResult<String> {
-        let keys = KeySpace::new(Identity { model, rank, group_tokens, chunk_bytes, fields })
-            .map_err(PyValueError::new_err)?;
+    /// States the configuration of the engine, before the first request. Returns the digest of the
+    /// namespace.
+    fn identify(&self, identity: Identity) -> PyResult<String> {
+        let keys = KeySpace::new(identity).map_err(PyValueError::new_err)?;
         let digest = keys.digest().to_string();
         self.0.open()?.state().keys = Some(Arc::new(keys));
         Ok(digest)

@@ -74,6 +74,7 @@ class HostPool:
             )
         split = 1 if self.is_replicated else _identity.split_factor(config)
         self.pages = self._page_map(split)
+        self.element_type = _identity.element_type(name, pool)
         for tensor in _host_memory.buffers(pool):
             core.register(_host_memory.as_buffer(tensor))
         for shard in _identity.shards(config, self.is_replicated):
@@ -107,7 +108,7 @@ class HostPool:
     def _native_pool(self, core: _engine.Core, fields: dict[str, Any], rank: int, page_bytes: int = 0) -> _native.EnginePool:
         text = _identity.text(fields)
         page_bytes = page_bytes or self.pages.chunk_bytes
-        native = core.native.pool((self.model, rank, self.pages.page_tokens, page_bytes, text))
+        native = core.native.pool((self.model, rank, self.pages.page_tokens, page_bytes, text, self.element_type))
         self.ranks.add(rank)
         _log.logger.info("pages of pool %s have the namespace %s: %s", self.name, native.digest, text)
         return native

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Optional
 
+from .. import _element_types
 from . import _versions
-from ._host_memory import PageMap
+from ._host_memory import PageMap, buffers
 
 # Version of the list of fields below; changes with it.
 FORMAT = 1
@@ -42,6 +43,8 @@ DRAFT_SETTINGS = (
     "speculative_draft_kv_cache_dtype",
 )
 DTYPES = ("dtype", "temporal_dtype", "conv_dtype", "indexer_dtype")
+# Classes of pools with keys and values, or latents. Of subclasses for other formats nothing is known.
+PLAIN_CLASSES = ("MHATokenToKVPoolHost", "AsymmetricMHATokenToKVPoolHost", "HiSparseMHATokenToKVPoolHost", "MLATokenToKVPoolHost")
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,35 @@ def fields(config: Any, names: Names, pool_name: str, pages: PageMap, shard: Sha
         # Ranks of data parallelism have the same weights and shards, and other requests: by themselves their pages have the same bytes.
         "dp": None if names.share_data_parallel else config.dp_rank,
     }
+
+
+def element_type(pool_name: str, pool: Any) -> Optional[str]:
+    """PyTorch's name of the type of all elements of a pool; ``None`` if they are of several types or no floats."""
+    dtypes = {str(tensor.dtype) for tensor in buffers(pool)}
+    if len(dtypes) != 1:
+        # Such as the states of Mamba layers.
+        return None
+    dtype = dtypes.pop()
+    if dtype != "torch.uint8":
+        return _element_types.of_kv_cache(dtype)
+    # Pools of all 8-bit floats are so, and others whose pages have scales between the elements.
+    return _element_types.of_kv_cache(_kv_cache_dtype(pool_name)) if _has_plain_elements(pool) else None
+
+
+def _kv_cache_dtype(pool_name: str) -> Any:
+    """The dtype of the KV cache in SGLang's configuration."""
+    context = import_module("sglang.srt.runtime_context")
+    of_draft = _published(context.get_spec, "speculative_draft_kv_cache_dtype") if pool_name.startswith("draft") else None
+    return of_draft or _published(context.get_model, "kv_cache_dtype")
+
+
+def _has_plain_elements(pool: Any) -> bool:
+    """Whether a page has elements of the KV cache's dtype and nothing else."""
+    if type(pool).__name__ not in PLAIN_CLASSES:
+        return False
+    parts: list[Any] = [getattr(pool, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim")]
+    # Latents with scales beside them are longer than their parts.
+    return None in parts or getattr(pool, "kv_cache_dim", None) == sum(parts)
 
 
 def text(fields_of_pool: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Optional
 
+from .. import _element_types
 from . import _versions
 
 # Version of the list of fields below; changes with it.
@@ -20,6 +21,8 @@ class Identity:
     # The id of each KV cache group, with which the names of its chunks end, and tokens of a chunk.
     group_tokens: tuple[tuple[int, int], ...]
     fields: dict[str, Any]
+    # PyTorch's name of the type of all elements, if it is known.
+    dtype: Optional[str] = None
 
     @property
     def text(self) -> str:
@@ -71,7 +74,8 @@ def of_engine(offloading_spec: Any, chunk_bytes: int, weights: Optional[str] = N
     }
     group_tokens = tuple((group.group_id, group.tokens_per_block * blocks_per_chunk) for group in config.groups)
     model, rank = names_of_files(offloading_spec)
-    return Identity(model, rank, group_tokens, fields)
+    # One type for all groups: vLLM names no other one to a tier. Encodings give the same bytes back whatever a chunk has.
+    return Identity(model, rank, group_tokens, fields, _element_types.of_kv_cache(config.model.dtype))
 
 
 def names_of_files(offloading_spec: Any) -> tuple[str, int]:

@@ -173,7 +173,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         identity = _identity.of_engine(self._offloading_spec, self.block_size_bytes, self._weights)
         try:
             digest = self._native.identify(
-                identity.model, identity.rank, list(identity.group_tokens), self.block_size_bytes, identity.text
+                (identity.model, identity.rank, list(identity.group_tokens), self.block_size_bytes, identity.text, identity.dtype)
             )
         except ValueError as e:
             raise ValueError(f"{WHERE}: vLLM's configuration cannot be named in keys: {e}") from e

@@ -85,7 +85,7 @@ def main(model, engine_id, tiers):
     engine = LLM(
         model=model,
         # By itself vLLM would take 16 bits.
-        dtype="float32",
+        dtype=os.environ.get("KVTIER_VLLM_DTYPE", "float32"),
         enforce_eager=True,
         max_model_len=6144,
         max_num_batched_tokens=6144,

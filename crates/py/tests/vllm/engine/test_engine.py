@@ -49,7 +49,7 @@ def prompt(seed, tokens=PROMPT):
 class Engine:
     """One process of vLLM."""
 
-    def __init__(self, tiers):
+    def __init__(self, tiers, dtype="float32"):
         self.log = tempfile.NamedTemporaryFile(prefix="vllm", suffix=".log")
         self.id = f"kvtier-test-{uuid.uuid4()}"
         words = [sys.executable, os.path.join(HERE, "generate.py"), MODEL, self.id, json.dumps(tiers)]
@@ -58,7 +58,7 @@ class Engine:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "KVTIER_VLLM_DTYPE": dtype},
             text=True,
             start_new_session=True,
         )
@@ -125,8 +125,8 @@ class Case(unittest.TestCase):
     def tier(self, *tiers, **more):
         return [{"type": "KvtierTier", "module_path": "kvtier.vllm", "tiers": list(tiers), **more}]
 
-    def engine(self, tiers):
-        engine = Engine(tiers)
+    def engine(self, tiers, dtype="float32"):
+        engine = Engine(tiers, dtype)
         self.addCleanup(engine.end)
         return engine
 
@@ -179,6 +179,30 @@ class Restarted(Case):
         server = bucket.Server()
         self.addCleanup(server.stop)
         self.proves(self.tier(self.file(), server.spec()))
+
+
+class Encoded(Case):
+    def test_chunks_of_bf16_are_stored_smaller_and_say_the_same(self):
+        """vLLM names the type of the elements."""
+        tiers = self.tier(self.file(encode=["bf16-split"]))
+        engine = self.engine(tiers, "bfloat16")
+        self.assertEqual(engine.ask(prompt(1))["cached"], 0)
+        # Stores end in later steps.
+        engine.counters()
+        engine.end()
+        # Keys and values of 4 layers with 4 heads of 64 elements, of 2 bytes each.
+        raw = FULL * 4 * 4 * 64 * 2 * 2
+        self.assertEqual(len(self.files()), FULL // CHUNK)
+        self.assertLess(sum(map(os.path.getsize, self.files())), 0.75 * raw)
+        warm = []
+        # The second engine reads chunks that it would not encode.
+        for spec in (tiers, self.tier(self.file())):
+            engine = self.engine(spec, "bfloat16")
+            warm.append(engine.ask(prompt(1)))
+            engine.end()
+        self.assertEqual([one["cached"] for one in warm], [FULL, FULL])
+        self.same_tokens(*warm)
+        self.assertEqual(warm[0]["logprobs"], warm[1]["logprobs"])
 
 
 class Damaged(Case):
