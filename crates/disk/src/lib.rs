@@ -70,4 +70,4 @@ pub use kvtier_evict::PolicyKind;
 pub use kvtier_index::{LmcacheEviction, Quotas};
 pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
-pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Watch};
+pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Uploaded, Watch};

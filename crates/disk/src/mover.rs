@@ -42,6 +42,15 @@ pub trait Mover: fmt::Debug + Send + Sync + 'static {
         done(Err(io::ErrorKind::Unsupported.into()));
     }
 
+    /// Copies the bytes of a view of host memory into leases that the CPU cannot reach, in their order,
+    /// and waits for work on that memory; `done` gets the leases. On success each counts as filled
+    /// with what it got. `done` is called exactly once, on a thread of the mover's, when the view was
+    /// dropped. Never blocks.
+    fn upload(&self, from: View, into: Vec<Lease>, done: Uploaded) {
+        drop(from);
+        done(into, Err(io::ErrorKind::Unsupported.into()));
+    }
+
     /// Copies a few bytes (less than 4 KiB) to `at` of a lease that the CPU cannot reach, and that
     /// was part of a transfer just before.
     fn put(&self, into: &mut Lease, at: usize, bytes: &[u8]) -> io::Result<()> {
@@ -56,6 +65,9 @@ pub trait Mover: fmt::Debug + Send + Sync + 'static {
 
 /// Called with bytes that were fetched.
 pub type Fetched = Box<dyn FnOnce(io::Result<Vec<View>>) + Send>;
+
+/// Called with the memory and the outcome of an upload.
+pub type Uploaded = Box<dyn FnOnce(Vec<Lease>, io::Result<()>) + Send>;
 
 /// Called with the memory and the outcome of a transfer. Must be quick.
 pub type Finish = Box<dyn FnOnce(Moved) + Send>;

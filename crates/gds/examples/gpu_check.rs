@@ -1,7 +1,7 @@
 //! Checks a machine with a GPU, without network, for `cargo xtask gpu-check`.
 //!
-//! It reports the environment, runs the conformance suite on GPU memory (through pinned memory and
-//! by cuFile) and measures throughput. Without a GPU it reports that and exits with success.
+//! It reports the environment, runs the conformance suite on GPU memory (through pinned memory, by
+//! cuFile, and with encrypted chunks) and measures throughput. Without a GPU it reports that and exits with success.
 //!
 //! Usage: `gpu_check [DIRECTORY [MIB [ROUNDS]]]`: the directory for files (the current one), the
 //! amount of data (2048 MiB), and the number of measurements per data path (1; medians are printed).
@@ -11,7 +11,12 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
+use kvtier_disk::TierEncoding;
+use kvtier_disk::kvtier_codec::{
+    Aes256Gcm, Chain, Decoder, Keyring, MasterKey, Stage, stage_by_name,
+};
 use kvtier_gds::{BenchConfig, CufileMode, GdsConfig, GdsTier, diagnose, measure};
 use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease};
@@ -34,13 +39,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("nothing more to see without a GPU: {e}");
         return Ok(());
     }
-    let pinned = DataPath { name: "through pinned memory", mode: CufileMode::Off, compat: false };
+    let pinned = DataPath {
+        name: "through pinned memory",
+        mode: CufileMode::Off,
+        compat: false,
+        is_encrypted: false,
+    };
     let mut failed = suite(pinned, &dir)
-        + suite(DataPath { name: "as cuFile allows", mode: CufileMode::Auto, ..pinned }, &dir);
+        + suite(DataPath { name: "as cuFile allows", mode: CufileMode::Auto, ..pinned }, &dir)
+        + suite(DataPath { name: "encrypted", is_encrypted: true, ..pinned }, &dir);
     let cufile = DataPath {
         name: "by cuFile, also in compatibility mode",
         mode: CufileMode::Require,
         compat: true,
+        is_encrypted: false,
     };
     match fixture(&dir, cufile) {
         Ok(_) => failed += suite(cufile, &dir),
@@ -56,6 +68,8 @@ struct DataPath {
     name: &'static str,
     mode: CufileMode,
     compat: bool,
+    /// Chunks are compressed and encrypted, and decoded in host memory.
+    is_encrypted: bool,
 }
 
 /// Copies GPU memory for the suite.
@@ -102,10 +116,22 @@ fn fixture(dir: &Path, path: DataPath) -> Result<Fixture, Box<dyn Error>> {
     let mut config = GdsConfig::new(own.path(), CAPACITY);
     (config.piece_bytes, config.buffer_bytes, config.staging_bytes) = (64 << 10, MIB, 4 * MIB);
     (config.cufile, config.compat) = (path.mode, path.compat);
+    if path.is_encrypted {
+        config.disk.encoding = Arc::new(encryption()?);
+    }
     let gpu = Gpu::open(0)?;
     let arena = Arena::device(&gpu, 64 * MIB)?;
     let fixture = Fixture::new(GdsTier::open(config)?).with_capacity(CAPACITY).with_keep(own);
     Ok(fixture.with_far_arena(arena, Copies(gpu)))
+}
+
+/// Encodes every chunk, whatever its bytes.
+fn encryption() -> Result<TierEncoding, Box<dyn Error>> {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[1; 32])?);
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let chain = Chain::new(vec![stage_by_name("zstd")?, Arc::clone(&aes)])?;
+    Ok(TierEncoding::new(chain, Decoder::new().with_stage(aes)))
 }
 
 /// Measures every data path with chunks of up to 32 MiB.

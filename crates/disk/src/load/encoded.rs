@@ -1,5 +1,6 @@
 //! Loads of encoded chunks: the whole file is read into memory of the tier, checked, and decoded into
-//! the caller's leases on the pool.
+//! the caller's leases on the pool. For leases that the CPU cannot reach it is decoded into memory of
+//! the tier, from which the mover copies it.
 //!
 //! A chunk that this process cannot decode, for lack of a codec or a key, is a miss. Its file stays
 //! for those that can; the next save of the chunk replaces it.
@@ -11,8 +12,9 @@ use std::sync::Arc;
 use kvtier_codec::ErrorKind as CodecErrorKind;
 use kvtier_core::{Error, ErrorKind, Load, MissReason};
 use kvtier_key::{BlockSums, Facts, Key};
-use kvtier_mem::Lease;
+use kvtier_mem::{Lease, View};
 
+use super::verify::not_copied;
 use super::{LoadFile, LoadOp, finish_refused};
 use crate::active_reads::ReadMark;
 use crate::chunk_file_name::file_len;
@@ -21,6 +23,7 @@ use crate::direct_io::PAGE;
 use crate::encoding_memory::NoEncodingMemory;
 use crate::footer;
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
+use crate::shared::Shared;
 use crate::submit_transfer::{Submitted, submit};
 use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
@@ -52,7 +55,17 @@ enum Decoded {
 struct EncodedRead<M: Mover> {
     reading: ReadMark,
     found: LoadFile,
+    /// Where to decode, if the CPU cannot reach the caller's memory.
+    staging: Option<Lease>,
     load: LoadOp<M>,
+}
+
+/// The memory of a load of an encoded chunk.
+struct DecodeMemory {
+    /// For the file.
+    stored: Lease,
+    /// For the decoded bytes, where the CPU cannot reach the caller's memory.
+    staging: Option<Lease>,
 }
 
 impl<M: Mover> LoadOp<M> {
@@ -64,28 +77,32 @@ impl<M: Mover> LoadOp<M> {
         found: LoadFile,
         token: Option<WaitToken>,
     ) {
-        // Decoding writes with the CPU. The file is good: loads into host memory hit.
-        if self.op.into.iter().any(|lease| !lease.place().is_host()) {
-            drop((reading, file));
-            return self.miss(MissReason::Codec);
-        }
         let queue = self.shared.memory.decode.queue.clone();
         let releases = (token.is_some() || queue.is_empty()).then(|| queue.releases());
-        let bytes = found.id.bytes().unwrap_or(0);
         let leased = match releases {
-            Some(_) => self.shared.memory.decode.lease(bytes),
+            Some(_) => self.lease_decode_memory(found),
             // Loads that wait already go first, or large chunks would wait for ever.
             None => Err(NoEncodingMemory::Busy),
         };
         match leased {
-            Ok(into) => {
+            Ok(DecodeMemory { stored: into, staging }) => {
                 // The token goes first, so that the next load reads at the same time.
                 drop(token);
                 let part = Part::Read { at: 0, len: into.len(), into };
                 let (parts, file) = (vec![part], Arc::new(file.into()));
                 let shared = Arc::clone(&self.shared);
                 let transfer = Transfer { file, parts, watch: None, sums: None };
-                submit(&shared.mover, transfer, EncodedRead { reading, found, load: self });
+                submit(
+                    &shared.mover,
+                    transfer,
+                    EncodedRead { reading, found, staging, load: self },
+                );
+            }
+            // The file is good: loads into host memory need less, and hit.
+            Err(NoEncodingMemory::Failed(error)) if self.is_far() => {
+                drop((token, reading, file));
+                self.shared.last_fault.set(format!("load: {error}"));
+                self.miss(MissReason::Codec);
             }
             // Another process may have the memory for it, and this one after a restart: the file stays,
             // and each load looks again.
@@ -111,16 +128,57 @@ impl<M: Mover> LoadOp<M> {
         }
     }
 
+    /// Whether the CPU cannot reach the caller's memory.
+    fn is_far(&self) -> bool {
+        self.op.into.iter().any(|lease| !lease.place().is_host())
+    }
+
+    /// Takes all memory at once: loads that hold some and wait for more could wait for each other.
+    fn lease_decode_memory(&self, found: LoadFile) -> Result<DecodeMemory, NoEncodingMemory> {
+        let memory = &self.shared.memory.decode;
+        let bytes = found.id.bytes().unwrap_or(0);
+        if !self.is_far() {
+            return Ok(DecodeMemory { stored: memory.lease(bytes)?, staging: None });
+        }
+        let all = memory.lease(bytes + found.len.next_multiple_of(PAGE))?;
+        // What is read is not longer than its memory, so it fits a `usize`.
+        let (stored, staging) = all.split_at(bytes as usize);
+        Ok(DecodeMemory { stored, staging: Some(staging) })
+    }
+
     /// Decodes what was read, on the pool.
-    fn decode(mut self, found: LoadFile, result: io::Result<u64>, stored: Option<Lease>) {
-        let decoded = match (result, &stored) {
-            (Err(e), _) => Err(e),
-            (Ok(_), Some(stored)) => {
-                Ok(self.decode_file(found, stored.as_host().unwrap_or_default()))
-            }
-            (Ok(_), None) => Ok(Decoded::Corrupt),
-        };
+    fn decode(mut self, found: LoadFile, result: io::Result<u64>, memory: DecodeMemory) {
+        let DecodeMemory { stored, mut staging } = memory;
+        let decoded = result.map(|_| {
+            let file = stored.as_host().unwrap_or_default();
+            let into = staging.as_mut().map_or(&mut self.op.into[..], std::slice::from_mut);
+            decode_file(&self.shared, &self.op.key, found.len, file, into)
+        });
         drop(stored);
+        match (decoded, staging) {
+            (Ok(Decoded::Yes), Some(staging)) => self.upload(found, staging.freeze()),
+            (decoded, staging) => {
+                drop(staging);
+                self.end_decoded(found, decoded);
+            }
+        }
+    }
+
+    /// Copies the decoded bytes into the caller's memory, which the CPU cannot reach.
+    fn upload(mut self, found: LoadFile, from: View) {
+        let into = std::mem::take(&mut self.op.into);
+        let shared = Arc::clone(&self.shared);
+        let done = move |into, result: io::Result<()>| {
+            self.op.into = into;
+            // The file is good, whatever the kind of the error.
+            let result = result.map(|()| Decoded::Yes).map_err(not_copied);
+            self.end_decoded(found, result);
+        };
+        shared.mover.upload(from, into, Box::new(done));
+    }
+
+    /// Ends the load; its memory has been returned.
+    fn end_decoded(self, found: LoadFile, decoded: io::Result<Decoded>) {
         // Before the answer: a caller that loads again at once finds the memory free.
         self.shared.memory.decode.queue.notify();
         match decoded {
@@ -135,46 +193,50 @@ impl<M: Mover> LoadOp<M> {
         }
     }
 
-    /// Decodes the file's bytes into the caller's leases, which then hold all of the chunk or
-    /// nothing.
-    fn decode_file(&mut self, found: LoadFile, file: &[u8]) -> Decoded {
-        let Some((facts, stored)) = verified(&self.op.key, found.len, file) else {
-            return Decoded::Corrupt;
-        };
-        let mut left = found.len as usize;
-        let mut raw = Vec::with_capacity(self.op.into.len());
-        for lease in &mut self.op.into {
-            let n = lease.len().min(left);
-            left -= n;
-            raw.extend(lease.as_host_mut().and_then(|bytes| bytes.get_mut(..n)));
-        }
-        let decoded = self.shared.encoding.decode(&facts, stored, &mut raw);
-        match decoded {
-            Ok(()) => {
-                fill(&mut self.op.into, found.len as usize);
-                Decoded::Yes
-            }
-            Err(e) => match e.kind() {
-                CodecErrorKind::Corrupt => Decoded::Corrupt,
-                CodecErrorKind::Unsupported => Decoded::Not(MissReason::Codec),
-                CodecErrorKind::KeyMissing => Decoded::Not(MissReason::KeyMissing),
-                _ => Decoded::Failed(
-                    Error::new(ErrorKind::Invalid, "cannot decode the chunk")
-                        .with_op("load")
-                        .with_key(*self.op.key.digest())
-                        .with_tier(self.shared.caps.name.clone())
-                        .with_source(e),
-                ),
-            },
-        }
-    }
-
     /// Ends the load of a chunk that this process cannot use. Its file stays; the next save replaces
     /// it.
     pub(super) fn miss_unusable(mut self, found: LoadFile, reason: MissReason) {
         self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         self.shared.set_unusable(self.op.key.digest(), found.named_len, found.id);
         self.miss(reason);
+    }
+}
+
+/// Decodes the file's bytes into the leases, which then hold all of the chunk or nothing.
+fn decode_file<M: Mover>(
+    shared: &Shared<M>,
+    key: &Key,
+    len: u64,
+    file: &[u8],
+    into: &mut [Lease],
+) -> Decoded {
+    let Some((facts, stored)) = verified(key, len, file) else {
+        return Decoded::Corrupt;
+    };
+    let mut left = len as usize;
+    let mut raw = Vec::with_capacity(into.len());
+    for lease in &mut *into {
+        let n = lease.len().min(left);
+        left -= n;
+        raw.extend(lease.as_host_mut().and_then(|bytes| bytes.get_mut(..n)));
+    }
+    match shared.encoding.decode(&facts, stored, &mut raw) {
+        Ok(()) => {
+            fill(into, len as usize);
+            Decoded::Yes
+        }
+        Err(e) => match e.kind() {
+            CodecErrorKind::Corrupt => Decoded::Corrupt,
+            CodecErrorKind::Unsupported => Decoded::Not(MissReason::Codec),
+            CodecErrorKind::KeyMissing => Decoded::Not(MissReason::KeyMissing),
+            _ => Decoded::Failed(
+                Error::new(ErrorKind::Invalid, "cannot decode the chunk")
+                    .with_op("load")
+                    .with_key(*key.digest())
+                    .with_tier(shared.caps.name.clone())
+                    .with_source(e),
+            ),
+        },
     }
 }
 
@@ -207,7 +269,7 @@ fn verified<'a>(key: &Key, len: u64, file: &'a [u8]) -> Option<(Facts, &'a [u8])
 impl<M: Mover> Submitted for EncodedRead<M> {
     /// Decodes on the pool: that takes long.
     fn finish(self, moved: Moved) {
-        let EncodedRead { reading, found, load } = self;
+        let EncodedRead { reading, found, staging, load } = self;
         let Moved { transfer: Transfer { file, parts, .. }, result, .. } = moved;
         // Before the answer: a chunk that is deleted after it frees its space at once.
         drop((reading, file));
@@ -215,12 +277,17 @@ impl<M: Mover> Submitted for EncodedRead<M> {
             Part::Read { into, .. } => Some(into),
             Part::Write { .. } => None,
         });
+        let Some(stored) = stored else {
+            let lost = io::Error::other("the mover lost the memory of a read");
+            return load.answer(result.and(Err(lost)), found);
+        };
+        let memory = DecodeMemory { stored, staging };
         let pool = Arc::clone(&load.threads.pool);
-        pool.push(Lane::Read, move || load.decode(found, result, stored));
+        pool.push(Lane::Read, move || load.decode(found, result, memory));
     }
 
     fn refused(self, refused: Refused) {
-        drop((self.reading, refused.transfer));
+        drop((self.reading, self.staging, refused.transfer));
         let LoadOp { shared, op, slot, .. } = self.load;
         shared.memory.decode.queue.notify();
         let Load { key, into } = op;

@@ -76,11 +76,14 @@ pub fn copy_remaining<M: Mover>(
     };
     scatter(into, 0, bounce, write)
         .and_then(|()| scatter(into, len as usize - end.len(), end, write))
-        .map_err(|e| {
-            io::Error::other(format!(
-                "the bytes are right, and cannot be copied into the caller's memory: {e}"
-            ))
-        })
+        .map_err(not_copied)
+}
+
+/// The error of a load whose file is good.
+pub fn not_copied(e: io::Error) -> io::Error {
+    io::Error::other(format!(
+        "the bytes are right, and cannot be copied into the caller's memory: {e}"
+    ))
 }
 
 /// Compares key, namespace, lengths and every byte's checksum with the footer; without `sums`, all

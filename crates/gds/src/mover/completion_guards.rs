@@ -2,8 +2,8 @@
 
 use std::io;
 
-use kvtier_disk::{Fetched, Finish, Moved, Transfer};
-use kvtier_mem::View;
+use kvtier_disk::{Fetched, Finish, Moved, Transfer, Uploaded};
+use kvtier_mem::{Lease, View};
 
 /// Completes a transfer. If it is dropped before, the transfer fails as closed, with its memory.
 pub struct TransferCompletion {
@@ -60,6 +60,43 @@ impl Drop for FetchCompletion {
         if let Some(done) = self.0.take() {
             done(Err(closed_error()));
         }
+    }
+}
+
+/// Completes an upload. If it is dropped before, the upload fails as closed, with its memory.
+pub struct UploadCompletion {
+    from: Option<View>,
+    into: Vec<Lease>,
+    done: Option<Uploaded>,
+}
+
+impl UploadCompletion {
+    pub fn new(from: View, into: Vec<Lease>, done: Uploaded) -> Self {
+        UploadCompletion { from: Some(from), into, done: Some(done) }
+    }
+
+    /// The bytes, and the memory to fill.
+    pub fn memory(&mut self) -> (&[u8], &mut [Lease]) {
+        let bytes = self.from.as_ref().and_then(View::as_host);
+        (bytes.unwrap_or_default(), &mut self.into)
+    }
+
+    pub fn finish(mut self, result: io::Result<()>) {
+        self.complete(result);
+    }
+
+    fn complete(&mut self, result: io::Result<()>) {
+        if let Some(done) = self.done.take() {
+            // First: the tier counts its memory as free then.
+            self.from = None;
+            done(std::mem::take(&mut self.into), result);
+        }
+    }
+}
+
+impl Drop for UploadCompletion {
+    fn drop(&mut self) {
+        self.complete(Err(closed_error()));
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The mover's counters, reported beside those of the directory. Every field only grows.
 #[derive(Debug, Default)]
 pub struct GdsCounters {
-    /// Bytes loaded into GPU memory through pinned memory.
+    /// Bytes loaded into GPU memory through host memory: pinned, or of the tier for decoded chunks.
     pub uploaded_bytes: AtomicU64,
     /// Bytes loaded into GPU memory by cuFile.
     pub direct_bytes: AtomicU64,

@@ -10,17 +10,20 @@ mod load_parts;
 mod pinned_memory;
 mod save_staging;
 mod transfer_to_job;
+mod upload;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_disk::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer};
+use kvtier_disk::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer, Uploaded};
 use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease, Place, View};
 use kvtier_uring::{Engine, Finished, RefusalReason};
 
-use self::completion_guards::{FetchCompletion, TransferCompletion, closed_error};
+use self::completion_guards::{
+    FetchCompletion, TransferCompletion, UploadCompletion, closed_error,
+};
 use self::counters::GdsCounters;
 use self::cufile_load::CufileLoader;
 use self::executor::GpuExecutor;
@@ -264,6 +267,19 @@ impl Mover for GdsMover {
                 let inner = Arc::clone(&self.0);
                 let save = StagedSave { from, completion };
                 executor.spawn(save_staging::stage(inner, Arc::clone(&executor), save));
+            }
+            Err(e) => completion.finish(Err(e)),
+        }
+    }
+
+    fn upload(&self, from: View, into: Vec<Lease>, done: Uploaded) {
+        let gpu = into.iter().find(|lease| !lease.place().is_host()).and_then(Lease::gpu);
+        let executor = self.0.executor(gpu);
+        let completion = UploadCompletion::new(from, into, done);
+        match executor {
+            Ok(executor) => {
+                let inner = Arc::clone(&self.0);
+                executor.spawn(upload::upload(inner, Arc::clone(&executor), completion));
             }
             Err(e) => completion.finish(Err(e)),
         }

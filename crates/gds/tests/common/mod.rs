@@ -1,9 +1,14 @@
 //! A tier, a GPU of the stand-ins, and chunks on it.
 #![allow(dead_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Ctx, Done, Key, Load, Loaded, Save, Saved, Tier};
+use kvtier_disk::TierEncoding;
+use kvtier_disk::kvtier_codec::{
+    Aes256Gcm, Chain, Decoder, Keyring, MasterKey, Stage, stage_by_name,
+};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsConfig, GdsTier};
 use kvtier_mem::cuda::{Gpu, GpuEvent, GpuStream};
@@ -24,6 +29,15 @@ pub fn config(dir: &std::path::Path) -> GdsConfig {
     config.staging_bytes = 4 * MIB;
     config.open_timeout = Duration::from_secs(30);
     config
+}
+
+/// zstd, then encryption: every chunk is encoded, whatever its bytes.
+pub fn encrypts(config: &mut GdsConfig) {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[1; 32]).unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let chain = Chain::new(vec![stage_by_name("zstd").unwrap(), Arc::clone(&aes)]).unwrap();
+    config.disk.encoding = Arc::new(TierEncoding::new(chain, Decoder::new().with_stage(aes)));
 }
 
 pub struct Bench {

@@ -144,7 +144,7 @@ const FILE: &[Metric] = metrics! { "file":
 };
 
 const GDS: &[Metric] = metrics! { "gds":
-    Stable Bytes uploaded_bytes "payload loaded into GPU memory through pinned memory",
+    Stable Bytes uploaded_bytes "payload copied into GPU memory from host memory: pinned, or where encoded chunks are decoded",
     Stable Bytes direct_bytes "payload loaded into GPU memory by cuFile",
     Stable Ops direct_failed "reads by cuFile that failed; the bytes went through pinned memory",
     Stable Bytes verified_host_bytes "payload loaded by cuFile and copied back to host memory to verify its checksums",
