@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let elements = 2 * kv.layers * kv.heads * kv.head_size * shape.tokens;
     assert!(elements <= bytes.len() * 256, "{shape:?} of {} bytes", bytes.len());
     let bins = Bins::for_layers(kv.layers);
-    let codec = CacheGen::new(kv, KvOrder::KeysThenValues, FloatType::F16, bins).unwrap();
+    let codec = CacheGen::new(kv, KvOrder::KeysThenValues, FloatType::Fp16, bins).unwrap();
     let mut raw = vec![0; elements * 2];
     if let Err(error) = codec.decode(bytes, &mut raw) {
         assert_eq!(error.kind(), ErrorKind::Corrupt);

@@ -13,7 +13,7 @@ fuzz_target!(|input: (u8, u8, u8, u32, u8, &[u8])| {
         heads: 1,
         head_size: usize::from(head_size % 9) + 1,
     };
-    let float = [FloatType::Bf16, FloatType::F16, FloatType::F32][usize::from(float % 3)];
+    let float = [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32][usize::from(float % 3)];
     let bins = Bins::for_layers(shape.layers);
     let codec = CacheGen::new(shape, KvOrder::ByLayer, float, bins).unwrap();
     let token_bytes = 2 * shape.layers * shape.head_size * float.bytes();

@@ -10,17 +10,17 @@ pub enum FloatType {
     /// bfloat16.
     Bf16,
     /// IEEE half precision.
-    F16,
+    Fp16,
     /// IEEE single precision.
-    F32,
+    Fp32,
 }
 
 impl FloatType {
     /// The size of one element.
     pub const fn bytes(self) -> usize {
         match self {
-            Self::Bf16 | Self::F16 => 2,
-            Self::F32 => 4,
+            Self::Bf16 | Self::Fp16 => 2,
+            Self::Fp32 => 4,
         }
     }
 
@@ -28,8 +28,8 @@ impl FloatType {
     pub const fn torch_name(self) -> &'static str {
         match self {
             Self::Bf16 => "bfloat16",
-            Self::F16 => "float16",
-            Self::F32 => "float32",
+            Self::Fp16 => "float16",
+            Self::Fp32 => "float32",
         }
     }
 }
@@ -41,8 +41,8 @@ impl TryFrom<DType> for FloatType {
     fn try_from(dtype: DType) -> Result<Self, Error> {
         match dtype {
             DType::BFloat16 => Ok(Self::Bf16),
-            DType::Half => Ok(Self::F16),
-            DType::Float => Ok(Self::F32),
+            DType::Half => Ok(Self::Fp16),
+            DType::Float => Ok(Self::Fp32),
             other => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("lossy encodings take bfloat16, half and float, not {}", other.name()),
@@ -69,9 +69,9 @@ pub(crate) trait Element: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16;
 #[derive(Clone, Copy)]
-pub(crate) struct F16;
+pub(crate) struct Fp16;
 #[derive(Clone, Copy)]
-pub(crate) struct F32;
+pub(crate) struct Fp32;
 
 impl Element for Bf16 {
     type Bits = u16;
@@ -108,7 +108,7 @@ impl Element for Bf16 {
     }
 }
 
-impl Element for F16 {
+impl Element for Fp16 {
     type Bits = u16;
     const BYTES: usize = 2;
 
@@ -161,7 +161,7 @@ impl Element for F16 {
     }
 }
 
-impl Element for F32 {
+impl Element for Fp32 {
     type Bits = u32;
     const BYTES: usize = 4;
 
@@ -197,10 +197,10 @@ macro_rules! for_float_type {
         match $float {
             $crate::float_type::FloatType::Bf16 =>
                 $function::<$crate::float_type::Bf16>($($argument),*),
-            $crate::float_type::FloatType::F16 =>
-                $function::<$crate::float_type::F16>($($argument),*),
-            $crate::float_type::FloatType::F32 =>
-                $function::<$crate::float_type::F32>($($argument),*),
+            $crate::float_type::FloatType::Fp16 =>
+                $function::<$crate::float_type::Fp16>($($argument),*),
+            $crate::float_type::FloatType::Fp32 =>
+                $function::<$crate::float_type::Fp32>($($argument),*),
         }
     };
 }
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn every_half_returns_through_f32() {
         for bits in 0..=u16::MAX {
-            let wide = F16::to_f32(bits);
+            let wide = Fp16::to_f32(bits);
             if wide.is_nan() {
-                assert_eq!(F16::from_f32(wide), bits | 0x0200, "NaN becomes quiet");
+                assert_eq!(Fp16::from_f32(wide), bits | 0x0200, "NaN becomes quiet");
                 assert!(Bf16::to_f32(Bf16::from_f32(wide)).is_nan());
             } else {
-                assert_eq!(F16::from_f32(wide), bits);
+                assert_eq!(Fp16::from_f32(wide), bits);
             }
             let wide = Bf16::to_f32(bits);
             assert!(wide.is_nan() || Bf16::from_f32(wide) == bits);
@@ -228,16 +228,16 @@ mod tests {
     #[test]
     fn halves_are_the_nearest_and_even_of_two() {
         for bits in (0..0x7bff_u16).step_by(if cfg!(miri) { 99 } else { 1 }) {
-            let low = F16::to_f32(bits);
-            let high = F16::to_f32(bits + 1);
+            let low = Fp16::to_f32(bits);
+            let high = Fp16::to_f32(bits + 1);
             // Exact: both have 11 bits.
             let middle = (low + high) / 2.0;
-            assert_eq!(F16::from_f32(middle), bits + (bits & 1), "{bits:#x}");
-            assert_eq!(F16::from_f32(f32::from_bits(middle.to_bits() - 1)), bits);
-            assert_eq!(F16::from_f32(-f32::from_bits(middle.to_bits() + 1)), (bits + 1) | 0x8000);
+            assert_eq!(Fp16::from_f32(middle), bits + (bits & 1), "{bits:#x}");
+            assert_eq!(Fp16::from_f32(f32::from_bits(middle.to_bits() - 1)), bits);
+            assert_eq!(Fp16::from_f32(-f32::from_bits(middle.to_bits() + 1)), (bits + 1) | 0x8000);
         }
-        assert_eq!(F16::from_f32(65519.99), 0x7bff);
-        assert_eq!(F16::from_f32(65520.0), 0x7c00);
+        assert_eq!(Fp16::from_f32(65519.99), 0x7bff);
+        assert_eq!(Fp16::from_f32(65520.0), 0x7c00);
         assert_eq!(Bf16::from_f32(f32::MAX), 0x7f80);
         let middle = 1.0 + f32::EPSILON * 32768.0;
         let above = f32::from_bits(middle.to_bits() + 1);

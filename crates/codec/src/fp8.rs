@@ -34,7 +34,7 @@ impl Fp8Kind {
 /// ```
 /// use kvtier_codec::{FloatType, Fp8, Fp8Kind};
 ///
-/// let fp8 = Fp8::new(Fp8Kind::E4M3Fn, FloatType::F32);
+/// let fp8 = Fp8::new(Fp8Kind::E4M3Fn, FloatType::Fp32);
 /// let raw: Vec<u8> = [1.0f32, 1.1, -1000.0].iter().flat_map(|x| x.to_le_bytes()).collect();
 /// let mut stored = vec![0; fp8.bound(raw.len())?];
 /// assert_eq!(fp8.encode(&raw, &mut stored)?, 3);

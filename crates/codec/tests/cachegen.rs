@@ -9,7 +9,7 @@ const SHAPE: KvShape = KvShape { layers: 2, heads: 2, head_size: 3 };
 const ORDERS: [KvOrder; 2] = [KvOrder::KeysThenValues, KvOrder::ByLayer];
 
 fn codec(order: KvOrder) -> CacheGen {
-    CacheGen::new(SHAPE, order, FloatType::F32, Bins::for_layers(2)).unwrap()
+    CacheGen::new(SHAPE, order, FloatType::Fp32, Bins::for_layers(2)).unwrap()
 }
 
 /// Values of about a bell curve, the same for the same `seed`.
@@ -98,12 +98,12 @@ fn other_lengths_and_shapes_are_errors() {
     ];
     for shape in others {
         let bins = Bins::for_layers(shape.layers);
-        let other = CacheGen::new(shape, KvOrder::ByLayer, FloatType::F32, bins).unwrap();
+        let other = CacheGen::new(shape, KvOrder::ByLayer, FloatType::Fp32, bins).unwrap();
         assert_eq!(decoded(&other, &stored, raw.len()).unwrap_err().kind(), ErrorKind::Corrupt);
     }
     let range = |bins| [BinRange { start: 0, end: 2, bins }];
     let bins = Bins::from_ranges(2, &range(16), &range(16)).unwrap();
-    let other = CacheGen::new(SHAPE, KvOrder::ByLayer, FloatType::F32, bins).unwrap();
+    let other = CacheGen::new(SHAPE, KvOrder::ByLayer, FloatType::Fp32, bins).unwrap();
     assert_eq!(decoded(&other, &stored, raw.len()).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
@@ -300,7 +300,7 @@ fn a_huge_container_is_refused_before_memory_is_taken() {
     // The extents of a container are compared with the caller's before anything is allocated.
     let shape = KvShape { layers: 1, heads: 1, head_size: 1 };
     let small =
-        CacheGen::new(shape, KvOrder::ByLayer, FloatType::F32, Bins::for_layers(1)).unwrap();
+        CacheGen::new(shape, KvOrder::ByLayer, FloatType::Fp32, Bins::for_layers(1)).unwrap();
     let raw = payload(5);
     let stored = encoded(&codec(KvOrder::ByLayer), &raw);
     assert_eq!(decoded(&small, &stored, 8).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -312,7 +312,7 @@ proptest! {
     #[test]
     fn every_shape_and_type_returns(
         extents in (1usize..12, 1usize..4, 1usize..7, 1usize..300),
-        dtype in prop::sample::select(vec![FloatType::Bf16, FloatType::F16, FloatType::F32]),
+        dtype in prop::sample::select(vec![FloatType::Bf16, FloatType::Fp16, FloatType::Fp32]),
         seed in any::<u32>(),
         any_bits in any::<bool>(),
     ) {

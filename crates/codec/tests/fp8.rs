@@ -7,7 +7,7 @@ use serde_json::Value;
 #[path = "../../testkit/tests/vectors/load.rs"]
 mod load;
 
-const FLOATS: [FloatType; 3] = [FloatType::Bf16, FloatType::F16, FloatType::F32];
+const FLOATS: [FloatType; 3] = [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32];
 
 fn hex(value: &Value) -> Vec<u8> {
     let text = value.as_str().unwrap();
@@ -52,7 +52,7 @@ fn casts_are_those_of_lmcache() {
 /// The values of all 128 bytes without a sign.
 fn values(kind: Fp8Kind) -> Vec<f32> {
     let bytes: Vec<u8> = (0..128).collect();
-    let raw = decoded(Fp8::new(kind, FloatType::F32), &bytes, 512);
+    let raw = decoded(Fp8::new(kind, FloatType::Fp32), &bytes, 512);
     raw.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
 }
 
@@ -72,7 +72,7 @@ fn every_value_rounds_to_the_nearest_half_to_even() {
         }
         let raw: Vec<u8> = inputs.iter().flat_map(|(x, _)| x.to_le_bytes()).collect();
         let expected: Vec<u8> = inputs.iter().map(|(_, byte)| *byte).collect();
-        assert_eq!(encoded(Fp8::new(kind, FloatType::F32), &raw), expected, "{kind:?}");
+        assert_eq!(encoded(Fp8::new(kind, FloatType::Fp32), &raw), expected, "{kind:?}");
     }
 }
 
@@ -84,7 +84,7 @@ fn all_halves_cast_as_their_floats_do() {
             (0..=u16::MAX).flat_map(|bits| (u32::from(bits) << 16).to_le_bytes()).collect();
         assert_eq!(
             encoded(Fp8::new(kind, FloatType::Bf16), &bits),
-            encoded(Fp8::new(kind, FloatType::F32), &wide)
+            encoded(Fp8::new(kind, FloatType::Fp32), &wide)
         );
         // What is cast already stays as it is, in every type.
         let all: Vec<u8> = (0..=255).collect();

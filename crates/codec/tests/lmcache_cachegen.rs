@@ -12,7 +12,7 @@ use kvtier_codec::{FloatType, Fp8, Fp8Kind};
 
 /// As in the script.
 const SHAPE: KvShape = KvShape { layers: 32, heads: 2, head_size: 10 };
-const FLOATS: [FloatType; 3] = [FloatType::Bf16, FloatType::F16, FloatType::F32];
+const FLOATS: [FloatType; 3] = [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32];
 
 /// A directory of this process, removed at the end.
 struct Directory(PathBuf);
@@ -67,10 +67,10 @@ fn payload(float: FloatType, tokens: usize) -> Vec<u8> {
             let bell = (0..8).map(|_| next()).sum::<f32>() * (0.1 + channel as f32);
             let value = if row % 97 == 5 { 0.0 } else { bell };
             match float {
-                FloatType::F32 => raw.extend(value.to_le_bytes()),
+                FloatType::Fp32 => raw.extend(value.to_le_bytes()),
                 FloatType::Bf16 => raw.extend(&value.to_le_bytes()[2..]),
                 // Any half below 2 and above 2^-14 in magnitude.
-                FloatType::F16 => {
+                FloatType::Fp16 => {
                     let bits = (value.to_bits() >> 17) as u16 & 0x9fff | 0x2000;
                     raw.extend(if value == 0.0 { [0, 0] } else { bits.to_le_bytes() });
                 }

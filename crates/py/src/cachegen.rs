@@ -30,7 +30,7 @@ impl CacheGen {
     #[new]
     fn new(model: &str, kv_shape: [usize; 5], dtype: &str) -> PyResult<Self> {
         let [layers, _, chunk_tokens, heads, head_size] = kv_shape;
-        let all = [FloatType::Bf16, FloatType::F16, FloatType::F32];
+        let all = [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32];
         let found = all.into_iter().find(|float| float.torch_name() == dtype);
         let float = found.ok_or_else(|| {
             PyValueError::new_err(format!(

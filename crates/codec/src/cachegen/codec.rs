@@ -22,7 +22,7 @@ const DEVICE_BYTES_MAX: usize = 32;
 ///
 /// let shape = KvShape { layers: 2, heads: 1, head_size: 4 };
 /// let cachegen =
-///     CacheGen::new(shape, KvOrder::KeysThenValues, FloatType::F32, Bins::for_layers(2))?;
+///     CacheGen::new(shape, KvOrder::KeysThenValues, FloatType::Fp32, Bins::for_layers(2))?;
 /// let values = [3.0f32, -1.5, 0.1, 0.0];
 /// let raw: Vec<u8> = values.repeat(2 * 2 * 8).iter().flat_map(|x| x.to_le_bytes()).collect();
 /// let mut stored = vec![0; cachegen.bound(raw.len())?];

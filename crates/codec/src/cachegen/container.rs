@@ -238,8 +238,8 @@ impl<'a> Tensor<'a> {
     fn float(&self) -> Result<FloatType, Error> {
         match self.storage.element {
             StorageType::BFloat16 => Ok(FloatType::Bf16),
-            StorageType::Half => Ok(FloatType::F16),
-            StorageType::Float => Ok(FloatType::F32),
+            StorageType::Half => Ok(FloatType::Fp16),
+            StorageType::Float => Ok(FloatType::Fp32),
             _ => Err(corrupt("the maxima are no floats")),
         }
     }

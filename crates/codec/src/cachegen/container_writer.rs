@@ -56,8 +56,8 @@ impl Writer<'_, '_> {
         let channels = shape.heads * shape.head_size;
         let maxima = match self.about.dtype {
             FloatType::Bf16 => StorageType::BFloat16,
-            FloatType::F16 => StorageType::Half,
-            FloatType::F32 => StorageType::Float,
+            FloatType::Fp16 => StorageType::Half,
+            FloatType::Fp32 => StorageType::Float,
         };
         let max_extents = [shape.layers, self.about.tokens, 1];
         self.begin_object(Global::EncoderOutput);

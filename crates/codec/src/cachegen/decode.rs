@@ -3,11 +3,11 @@
 use super::Bins;
 use super::cdf::is_cdf;
 use super::container::Container;
-use super::layout::{ChunkLayout, Half};
+use super::layout::{ChunkLayout, KeysOrValues};
 use super::quantize::Steps;
 use super::stream_decoder::{Channel, LaneDecoder};
 use super::stream_encoder::{BLOCK_TOKENS, LANES};
-use crate::float_type::{Bf16, Element, F16, F32};
+use crate::float_type::{Bf16, Element, Fp16, Fp32};
 use crate::{Error, ErrorKind, FloatType};
 
 /// Decodes a container whose extents are those of `layout` into `raw`.
@@ -19,14 +19,14 @@ pub(super) fn decode_chunk<E: Element>(
 ) -> Result<(), Error> {
     let mut work = PlaneDecoder::new(container, layout);
     let mut table = [E::Bits::default(); 256];
-    for (plane, (half, layer)) in layout.planes().enumerate() {
+    for (plane, (which, layer)) in layout.planes().enumerate() {
         work.decode_plane(plane)?;
-        let (bins, maxima) = match half {
-            Half::Keys => (bins.key()[layer], container.max_key),
-            Half::Values => (bins.value()[layer], container.max_value),
+        let (bins, maxima) = match which {
+            KeysOrValues::Keys => (bins.key()[layer], container.max_key),
+            KeysOrValues::Values => (bins.value()[layer], container.max_value),
         };
         let steps = Steps::new(bins, container.bins());
-        let rows = raw[layout.plane(half, layer)].chunks_exact_mut(layout.row_bytes());
+        let rows = raw[layout.plane(which, layer)].chunks_exact_mut(layout.row_bytes());
         let symbols = work.symbols.chunks_exact(layout.shape.channels());
         for (token, (row, symbols)) in rows.zip(symbols).enumerate() {
             let max = read_max(maxima, container.max_type, layer * layout.tokens + token);
@@ -40,8 +40,8 @@ fn read_max(maxima: &[u8], float: FloatType, index: usize) -> f32 {
     let bytes = &maxima[index * float.bytes()..];
     match float {
         FloatType::Bf16 => Bf16::to_f32(Bf16::read(bytes)),
-        FloatType::F16 => F16::to_f32(F16::read(bytes)),
-        FloatType::F32 => F32::to_f32(F32::read(bytes)),
+        FloatType::Fp16 => Fp16::to_f32(Fp16::read(bytes)),
+        FloatType::Fp32 => Fp32::to_f32(Fp32::read(bytes)),
     }
 }
 

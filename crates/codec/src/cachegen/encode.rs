@@ -2,7 +2,7 @@
 
 use super::Bins;
 use super::cdf::write_cdf;
-use super::layout::{ChunkLayout, Half};
+use super::layout::{ChunkLayout, KeysOrValues};
 use super::quantize::quantize_token;
 use super::stream_encoder::{
     BLOCK_TOKENS, Encoder, LANES, STREAM_BYTES_MAX, Shares, encode_lanes, write_shares,
@@ -39,12 +39,12 @@ pub(super) fn encode_chunk<E: Element>(
     bins: &Bins,
 ) -> Result<Encoded, Error> {
     let mut work = PlaneEncoder::new(layout, bins.most() + 1);
-    for (half, layer) in layout.planes() {
-        let layer_bins = match half {
-            Half::Keys => bins.key()[layer],
-            Half::Values => bins.value()[layer],
+    for (which, layer) in layout.planes() {
+        let layer_bins = match which {
+            KeysOrValues::Keys => bins.key()[layer],
+            KeysOrValues::Values => bins.value()[layer],
         };
-        work.quantize::<E>(&raw[layout.plane(half, layer)], layer_bins, half);
+        work.quantize::<E>(&raw[layout.plane(which, layer)], layer_bins, which);
         work.encode_plane()?;
     }
     Ok(work.encoded)
@@ -87,10 +87,10 @@ impl PlaneEncoder {
         }
     }
 
-    fn quantize<E: Element>(&mut self, plane: &[u8], bins: u8, half: Half) {
-        let maxima = match half {
-            Half::Keys => &mut self.encoded.max_key,
-            Half::Values => &mut self.encoded.max_value,
+    fn quantize<E: Element>(&mut self, plane: &[u8], bins: u8, which: KeysOrValues) {
+        let maxima = match which {
+            KeysOrValues::Keys => &mut self.encoded.max_key,
+            KeysOrValues::Values => &mut self.encoded.max_value,
         };
         let rows = plane.chunks_exact(self.layout.row_bytes());
         let channels = self.layout.shape.channels();

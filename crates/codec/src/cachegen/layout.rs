@@ -26,7 +26,7 @@ pub enum KvOrder {
 
 /// The keys or the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Half {
+pub(super) enum KeysOrValues {
     Keys,
     Values,
 }
@@ -75,23 +75,23 @@ impl ChunkLayout {
         Ok(ChunkLayout { shape, order, tokens, element_bytes: dtype.bytes() })
     }
 
-    /// The halves of all layers in the order of CDFs and streams: all keys, then all values.
-    pub(super) fn planes(&self) -> impl Iterator<Item = (Half, usize)> + use<> {
+    /// The keys and the values of all layers in the order of CDFs and streams: all keys, then all values.
+    pub(super) fn planes(&self) -> impl Iterator<Item = (KeysOrValues, usize)> + use<> {
         let layers = self.shape.layers;
-        [Half::Keys, Half::Values]
+        [KeysOrValues::Keys, KeysOrValues::Values]
             .into_iter()
-            .flat_map(move |half| (0..layers).map(move |layer| (half, layer)))
+            .flat_map(move |which| (0..layers).map(move |layer| (which, layer)))
     }
 
     /// The bytes of all tokens' keys or values of one layer.
-    pub(super) fn plane(&self, half: Half, layer: usize) -> Range<usize> {
-        let half = match half {
-            Half::Keys => 0,
-            Half::Values => 1,
+    pub(super) fn plane(&self, which: KeysOrValues, layer: usize) -> Range<usize> {
+        let which = match which {
+            KeysOrValues::Keys => 0,
+            KeysOrValues::Values => 1,
         };
         let index = match self.order {
-            KvOrder::KeysThenValues => half * self.shape.layers + layer,
-            KvOrder::ByLayer => layer * 2 + half,
+            KvOrder::KeysThenValues => which * self.shape.layers + layer,
+            KvOrder::ByLayer => layer * 2 + which,
         };
         let bytes = self.tokens * self.row_bytes();
         index * bytes..(index + 1) * bytes

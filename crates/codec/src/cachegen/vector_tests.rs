@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::container::Container;
 use super::encode::{Encoded, encode_chunk};
-use super::layout::{ChunkLayout, Half};
+use super::layout::{ChunkLayout, KeysOrValues};
 use super::quantize::quantize_token;
 use super::{BinRange, Bins, CacheGen, KvOrder, KvShape};
 use crate::FloatType;
@@ -35,7 +35,7 @@ fn ranges(value: &Value) -> Vec<BinRange> {
 }
 
 fn float_type(name: &str) -> FloatType {
-    let all = [FloatType::Bf16, FloatType::F16, FloatType::F32];
+    let all = [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32];
     let found =
         all.into_iter().find(|float| float.torch_name() == name.trim_start_matches("torch."));
     found.unwrap_or_else(|| panic!("another type: {name}"))
@@ -105,15 +105,15 @@ fn flat(value: &Value) -> Vec<usize> {
     }
 }
 
-fn symbols<E: Element>(case: &Case, half: Half) -> Vec<usize> {
+fn symbols<E: Element>(case: &Case, which: KeysOrValues) -> Vec<usize> {
     let layout = case.layout();
     let mut all = vec![];
     for layer in 0..case.shape.layers {
-        let bins = match half {
-            Half::Keys => case.bins.key()[layer],
-            Half::Values => case.bins.value()[layer],
+        let bins = match which {
+            KeysOrValues::Keys => case.bins.key()[layer],
+            KeysOrValues::Values => case.bins.value()[layer],
         };
-        for row in case.raw[layout.plane(half, layer)].chunks_exact(layout.row_bytes()) {
+        for row in case.raw[layout.plane(which, layer)].chunks_exact(layout.row_bytes()) {
             let mut symbols = vec![0xee; case.shape.channels()];
             quantize_token::<E>(row, bins, &mut symbols);
             all.extend(symbols.into_iter().map(usize::from));
@@ -144,8 +144,8 @@ fn what_lmcache_refuses_is_refused() {
 fn symbols_cdfs_maxima_and_streams_are_those_of_lmcache() {
     for (index, case) in cases().iter().enumerate() {
         let expected = &case.expected;
-        let keys = for_float_type!(case.dtype, symbols(case, Half::Keys));
-        let values = for_float_type!(case.dtype, symbols(case, Half::Values));
+        let keys = for_float_type!(case.dtype, symbols(case, KeysOrValues::Keys));
+        let values = for_float_type!(case.dtype, symbols(case, KeysOrValues::Values));
         assert_eq!(keys, flat(&expected["symbols_key"]), "case {index}");
         assert_eq!(values, flat(&expected["symbols_value"]), "case {index}");
 
@@ -192,14 +192,14 @@ fn decoded_data_is_that_of_lmcache() {
         let stored = case.container();
         // As 32-bit floats: before LMCache converts to the type of the model.
         let wide =
-            CacheGen::new(case.shape, KvOrder::KeysThenValues, FloatType::F32, case.bins.clone())
+            CacheGen::new(case.shape, KvOrder::KeysThenValues, FloatType::Fp32, case.bins.clone())
                 .unwrap();
         let mut raw = vec![0; case.raw.len() / case.dtype.bytes() * 4];
         wide.decode(&stored, &mut raw).unwrap();
         let dequantized =
             [hex(&expected["dequant_key_f32_hex"]), hex(&expected["dequant_value_f32_hex"])]
                 .concat();
-        assert_same_floats(&raw, &dequantized, FloatType::F32, &format!("case {index}, f32"));
+        assert_same_floats(&raw, &dequantized, FloatType::Fp32, &format!("case {index}, f32"));
         if expected["decoded_hex"].is_string() {
             let mut raw = vec![0; case.raw.len()];
             case.codec(KvOrder::ByLayer).decode(&stored, &mut raw).unwrap();
@@ -282,7 +282,7 @@ fn the_committed_cases_cover_every_type() {
     if vectors::is_committed() {
         let cases = cases();
         assert_eq!(cases.len(), 9);
-        for dtype in [FloatType::Bf16, FloatType::F16, FloatType::F32] {
+        for dtype in [FloatType::Bf16, FloatType::Fp16, FloatType::Fp32] {
             assert!(cases.iter().any(|case| case.dtype == dtype));
         }
     }
