@@ -36,8 +36,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// With all lossless stages, and no key: encrypted chunks are `KeyMissing` until an
-    /// `aes-256-gcm` with keys is added.
+    /// With all lossless stages, and no key. Until stages are added, chunks of lossy ones are
+    /// `Unsupported`, and encrypted ones are `KeyMissing`.
     pub fn new() -> Self {
         let without_keys = Aes256Gcm::new(Arc::new(Keyring::new()), 0);
         let plain: [Arc<dyn Stage>; 3] =
@@ -162,7 +162,12 @@ impl Decoder {
     fn stage(&self, id: StageId, codec: CodecId) -> Result<&dyn Stage, Error> {
         let found = self.stages.iter().find(|stage| stage.id() == id);
         found.map(|stage| &**stage).ok_or_else(|| {
-            let why = format!("encoding {id} of codec {:#06x} is missing here", codec.0);
+            let codec = codec.0;
+            let why = if id.is_lossy() {
+                format!("codec {codec:#06x} is lossy, and {id} is not set here: add it to load such chunks")
+            } else {
+                format!("encoding {id} of codec {codec:#06x} is missing here")
+            };
             Error::unsupported(why)
         })
     }

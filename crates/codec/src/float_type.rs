@@ -56,6 +56,7 @@ pub(crate) trait Element: Copy {
     /// Its bits.
     type Bits: Copy + Ord + Default;
     const BYTES: usize;
+    const FLOAT: FloatType;
 
     fn read(bytes: &[u8]) -> Self::Bits;
     fn write(bits: Self::Bits, bytes: &mut [u8]);
@@ -76,6 +77,7 @@ pub(crate) struct Fp32;
 impl Element for Bf16 {
     type Bits = u16;
     const BYTES: usize = 2;
+    const FLOAT: FloatType = FloatType::Bf16;
 
     #[inline(always)]
     fn read(bytes: &[u8]) -> u16 {
@@ -111,6 +113,7 @@ impl Element for Bf16 {
 impl Element for Fp16 {
     type Bits = u16;
     const BYTES: usize = 2;
+    const FLOAT: FloatType = FloatType::Fp16;
 
     #[inline(always)]
     fn read(bytes: &[u8]) -> u16 {
@@ -164,6 +167,7 @@ impl Element for Fp16 {
 impl Element for Fp32 {
     type Bits = u32;
     const BYTES: usize = 4;
+    const FLOAT: FloatType = FloatType::Fp32;
 
     #[inline(always)]
     fn read(bytes: &[u8]) -> u32 {

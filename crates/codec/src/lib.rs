@@ -38,6 +38,7 @@ pub use aes_gcm::{
     LmcacheAesGcm, LmcacheAesKey, MasterKey, SECRET_LEN_MIN,
 };
 pub use bf16_split::Bf16Split;
+pub use cachegen::CacheGenStage;
 pub use chain::{Chain, Encoded};
 pub use codec_id::{STAGES_MAX, is_lossy, stage_names};
 pub use decode_whole::{Undecoded, UndecodedCause};

@@ -17,6 +17,8 @@ pub struct Scratch {
     pub(crate) associated_data: Vec<u8>,
     pub(crate) split: SplitScratch,
     pub(crate) zstd: ZstdContexts,
+    /// What the chunk that a lossy stage encoded last decodes to.
+    pub(crate) decoded: Vec<u8>,
     /// What is between two stages of a chain.
     pub(crate) between: [Vec<u8>; 2],
 }
@@ -44,7 +46,10 @@ impl Scratch {
     /// The bytes of its buffers, without the working memory of the zstd library.
     pub fn buffer_bytes(&self) -> usize {
         let between: usize = self.between.iter().map(Vec::capacity).sum();
-        let own = self.spare.capacity() + self.associated_data.capacity() + between;
+        let own = self.spare.capacity()
+            + self.associated_data.capacity()
+            + between
+            + self.decoded.capacity();
         own + self.split.buffer_bytes()
     }
 }

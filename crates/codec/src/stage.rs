@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Debug};
 
-use kvtier_key::CodecId;
+use kvtier_key::{CodecId, DType};
 
 use crate::{ElementType, Error, Scratch};
 
@@ -82,6 +82,9 @@ pub enum StageKind {
 pub struct Chunk<'a> {
     /// The type of the elements; none where the engine did not declare one.
     pub element_type: Option<ElementType>,
+    /// The type of the elements as the engine declares it for this chunk. Lossy stages need it: what
+    /// a setting says of all chunks is not enough for them.
+    pub declared_dtype: Option<DType>,
     /// The tenant, whose key is derived from it. It may be empty.
     pub tenant: &'a [u8],
     /// What an encryption binds to the chunk besides its bytes: its key's digest, and those of its
@@ -95,6 +98,12 @@ impl<'a> Chunk<'a> {
     /// Sets the type of the elements.
     pub fn with_element_type(mut self, element_type: ElementType) -> Self {
         self.element_type = Some(element_type);
+        self
+    }
+
+    /// Sets the type that the engine declares.
+    pub fn with_declared_dtype(mut self, dtype: DType) -> Self {
+        self.declared_dtype = Some(dtype);
         self
     }
 

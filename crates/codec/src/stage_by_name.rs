@@ -8,7 +8,8 @@ use crate::{Bf16Split, Error, Lz4, Stage, Zstd};
 /// `zstd:N` for a level, and `bf16-split`.
 ///
 /// # Errors
-/// `Invalid`: a level that zstd lacks, or `aes-256-gcm`, which needs a key. `Unsupported`: no such
+/// `Invalid`: a level that zstd lacks, or `aes-256-gcm`, which needs a key, or `cachegen`,
+/// which needs a shape. `Unsupported`: no such
 /// stage.
 pub fn stage_by_name(name: &str) -> Result<Arc<dyn Stage>, Error> {
     Ok(match name {
@@ -18,10 +19,14 @@ pub fn stage_by_name(name: &str) -> Result<Arc<dyn Stage>, Error> {
         "aes-256-gcm" => {
             return Err(Error::invalid("encoding aes-256-gcm needs a key: set its key and its id"));
         }
+        "cachegen" => {
+            let why = "encoding cachegen is lossy and needs the shape of chunks: set its layers and its kv_width";
+            return Err(Error::invalid(why));
+        }
         _ => match name.strip_prefix("zstd:") {
             Some(level) => Arc::new(Zstd::with_level(parse_level(level)?)?),
             None => {
-                let known = "lz4, zstd, zstd:LEVEL, bf16-split, aes-256-gcm";
+                let known = "lz4, zstd, zstd:LEVEL, bf16-split, cachegen, aes-256-gcm";
                 let why = format!("this build has no encoding {name:?}; it has {known}");
                 return Err(Error::unsupported(why));
             }

@@ -7,6 +7,7 @@ use kvtier_key::{BlockSums, CodecId, DType, Digest, EncodedPayload, Facts, Key};
 use crate::pieces::total_len;
 use crate::{
     Chain, Chunk, Decoder, ElementType, Encoded, Error, ErrorKind, Scratch, StageKind, Stored,
+    is_lossy,
 };
 
 /// The encoding of one tier: the chain of its saves, the stages that its loads undo, and working
@@ -51,7 +52,7 @@ impl TierEncoding {
         TierEncoding { chain, decoder, ..TierEncoding::default() }
     }
 
-    /// Sets the type of all elements, whatever keys declare.
+    /// Sets the type of all elements, whatever keys declare. Lossy stages do not use it.
     pub fn with_element_type(mut self, element_type: ElementType) -> Self {
         self.element_type = Some(element_type);
         self
@@ -62,7 +63,7 @@ impl TierEncoding {
         !self.chain.is_empty()
     }
 
-    /// Whether loads may give other bytes than were saved.
+    /// Whether saved chunks may load as other bytes than were saved.
     pub fn is_lossy(&self) -> bool {
         self.chain.is_lossy()
     }
@@ -115,10 +116,12 @@ impl TierEncoding {
         let mut chunk = bound.chunk();
         let declared = || dtype.and_then(ElementType::from_dtype);
         chunk.element_type = self.element_type.or_else(declared);
+        chunk.declared_dtype = dtype;
         let mut scratch = self.take_scratch();
         let encoded = self.chain.encode(&chunk, raw, out, &mut scratch);
+        let proven = encoded.map(|encoded| (encoded, raw_crc(&encoded, raw, &scratch)));
         self.put_back(scratch);
-        let Encoded { codec, key_id, len } = encoded?;
+        let (Encoded { codec, key_id, len }, raw_crc) = proven?;
         // Nothing leaves an encrypting tier in clear, whatever its stages answer.
         if self.encrypts() && key_id == 0 {
             return Err(Error::invalid("a chunk that its encryption left out: not saved"));
@@ -126,7 +129,6 @@ impl TierEncoding {
         if codec == CodecId(0) {
             return Ok(None);
         }
-        let raw_crc = (key_id == 0).then(|| BlockSums::from_pieces(raw.iter().copied()).whole());
         Ok(Some((EncodedPayload { codec, key_id, raw_len, raw_crc }, len)))
     }
 
@@ -196,6 +198,19 @@ impl TierEncoding {
     fn put_back(&self, scratch: Scratch) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
+}
+
+/// The checksum of what a chunk decodes to, which proves each load; none where a tag does, or where
+/// nothing was encoded.
+fn raw_crc(encoded: &Encoded, raw: &[&[u8]], scratch: &Scratch) -> Option<u32> {
+    if encoded.codec == CodecId(0) || encoded.key_id != 0 {
+        return None;
+    }
+    if is_lossy(encoded.codec) {
+        let decoded = scratch.decoded.get(..total_len(raw))?;
+        return Some(BlockSums::from_bytes(decoded).whole());
+    }
+    Some(BlockSums::from_pieces(raw.iter().copied()).whole())
 }
 
 fn another_key(key_id: u32, e: &Error) -> Error {

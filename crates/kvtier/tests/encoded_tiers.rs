@@ -11,7 +11,7 @@ use std::sync::Arc;
 use common::{ABSENT, LEN, ctx, eventually, hit, key, load, view};
 use kvtier::config::{Config, OpenTiers};
 use kvtier::core::Presence;
-use kvtier::key::BlockSums;
+use kvtier::key::{BlockSums, DType};
 use kvtier::prelude::*;
 use kvtier_testkit::s3::{Server, Setup};
 
@@ -159,5 +159,79 @@ fn without_its_key_a_chunk_is_a_miss_that_the_next_save_replaces() {
         let last = medium.open(&aes(keys.path()));
         assert_eq!(load(&*last.top, &arena, 1, LEN), hit(LEN));
         last.top.close().wait().unwrap();
+    }
+}
+
+/// 2 layers of 16 elements, 256 tokens, keys and values, bf16.
+const KV_LEN: usize = 2 * 2 * 16 * 256 * 2;
+
+/// KV data that the engine declares as bf16.
+fn kv_key(name: &str) -> Key {
+    let namespace = Namespace::new("tests", Default::default()).with_dtype(DType::BFloat16);
+    Key::from_name(&Arc::new(namespace), name)
+}
+
+/// Numbers between 0.5 and 2, of either sign.
+fn kv_bytes(len: usize) -> Vec<u8> {
+    let number = |n: u32| {
+        let random = n.wrapping_mul(2_654_435_761) >> 16;
+        [random as u8, 0x3f | (random >> 8) as u8 & 0x80]
+    };
+    (0..len as u32 / 2).flat_map(number).collect()
+}
+
+fn save_kv(tier: &dyn Tier, arena: &Arena, name: &str, raw: &[u8]) -> Saved {
+    let mut lease = arena.lease(raw.len()).unwrap();
+    lease.write_at(0, raw).unwrap();
+    let op = Save { key: kv_key(name), from: vec![lease.freeze()] };
+    tier.save(&ctx(), vec![op]).wait().remove(0).result.unwrap()
+}
+
+/// Loads a chunk; the reason where it is a miss.
+fn load_kv(tier: &dyn Tier, arena: &Arena, name: &str, len: usize) -> Result<Vec<u8>, MissReason> {
+    let op = Load { key: kv_key(name), into: vec![arena.lease(len).unwrap()] };
+    let done = tier.load(&ctx(), vec![op]).wait().remove(0);
+    match done.result.unwrap() {
+        Loaded::Hit { len: found } => {
+            assert_eq!(found as usize, len);
+            Ok(done.op.into[0].as_host().unwrap().to_vec())
+        }
+        Loaded::Miss(reason) => Err(reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lossy_chunk_loads_as_the_same_values_each_time_and_only_where_it_is_named() {
+    const LOSSY: &str = r#""encode": [{"name": "cachegen", "layers": 2, "kv_width": 16}, "zstd"]"#;
+    let (arena, raw) = (arena(), kv_bytes(KV_LEN));
+    for medium in Medium::all() {
+        let first = medium.open(LOSSY);
+        let below = &*first.tiers[1];
+        assert_eq!(save_kv(below, &arena, "full", &raw), Saved::Stored);
+        // Other lengths are exact: they are no full chunks of that shape.
+        assert_eq!(save_kv(below, &arena, "partial", &raw[..KV_LEN / 2]), Saved::Stored);
+        let near = load_kv(below, &arena, "full", KV_LEN).unwrap();
+        assert_ne!(near, raw);
+        let bytes_are_near = near.chunks_exact(2).zip(raw.chunks_exact(2)).all(|(near, raw)| {
+            let number = |x: &[u8]| f32::from_bits(u32::from_be_bytes([x[1], x[0], 0, 0]));
+            (number(near) - number(raw)).abs() < 0.07
+        });
+        assert!(bytes_are_near, "32 bins of numbers up to 2");
+        first.top.close().wait().unwrap();
+        drop(first);
+
+        let again = medium.open(LOSSY);
+        assert!(load_kv(&*again.tiers[1], &arena, "full", KV_LEN).unwrap() == near);
+        assert!(load_kv(&*again.top, &arena, "partial", KV_LEN / 2).unwrap() == raw[..KV_LEN / 2]);
+        again.top.close().wait().unwrap();
+        drop(again);
+
+        let lossless = medium.open(ZSTD);
+        let below = &*lossless.tiers[1];
+        assert_eq!(load_kv(below, &arena, "full", KV_LEN), Err(MissReason::Codec));
+        assert_eq!(save_kv(below, &arena, "full", &raw), Saved::Stored);
+        assert!(load_kv(below, &arena, "full", KV_LEN).unwrap() == raw);
+        lossless.top.close().wait().unwrap();
     }
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use kvtier::codec::ElementType;
 use kvtier::config::{
-    Config, ConfigReader, EncodingSpec, EncodingStage, EncryptionKey, KeySource, TierSpec,
+    CacheGenSpec, Config, ConfigReader, EncodingSpec, EncodingStage, EncryptionKey, KeySource,
+    TierSpec,
 };
 use kvtier::key::{BlockSums, DType, Facts};
 use kvtier::{Key, Namespace};
@@ -74,11 +75,22 @@ fn encodings_are_names_or_objects_in_every_tier_that_has_them() {
 #[test]
 fn wrong_encodings_say_what_and_where_and_show_no_key() {
     let aes = |fields: &str| format!(r#""encode":[{{"name":"aes-256-gcm",{fields}}}]"#);
+    let cachegen = |fields: &str| format!(r#""encode":[{{"name":"cachegen",{fields}}}]"#);
     let cases = [
         (r#""encode":"zstd""#.to_owned(), "list"),
         (r#""encode":["zsdt"]"#.to_owned(), r#"did you mean "zstd"?"#),
         (r#""encode":["zstd:99"]"#.to_owned(), "99"),
-        (r#""encode":["cachegen"]"#.to_owned(), "it has lz4, zstd"),
+        (r#""encode":["fp8"]"#.to_owned(), "it has lz4, zstd"),
+        (r#""encode":["cachegen"]"#.to_owned(), "kv_width"),
+        (r#""encode":[{"name":"cachegen","layers":32}]"#.to_owned(), "kv_width"),
+        (cachegen(r#""layers":0,"kv_width":8"#), "layers takes"),
+        (cachegen(r#""layers":2,"kv_width":"8""#), "kv_width takes"),
+        (cachegen(r#""layers":2,"kv_width":8,"chunk_tokens":99999"#), "32768 tokens"),
+        (cachegen(r#""layers":2,"kv_width":8,"kv_heads":8"#), "kv_heads"),
+        (
+            r#""encode":["bf16-split",{"name":"cachegen","layers":2,"kv_width":8}]"#.to_owned(),
+            "after",
+        ),
         (r#""encode":[7]"#.to_owned(), "name"),
         (r#""encode":["aes-256-gcm"]"#.to_owned(), "key_file"),
         (r#""encode":["zstd","bf16-split"]"#.to_owned(), "bf16-split"),
@@ -110,6 +122,26 @@ fn wrong_encodings_say_what_and_where_and_show_no_key() {
             assert!(!e.contains(&KEY[..8]), "{e}");
         }
     }
+}
+
+#[test]
+fn a_lossy_encoding_is_named_in_descriptions_and_warnings() {
+    let settings = r#""encode":[{"name":"cachegen","layers":32,"kv_width":1024},"zstd"]"#;
+    for tier in [file(settings), bucket(settings)] {
+        let spec = read(&tier).unwrap();
+        assert_eq!(spec.stages[0], EncodingStage::CacheGen(CacheGenSpec::new(32, 1024)));
+        assert!(spec.is_lossy() && spec.open().unwrap().is_lossy());
+        let text = format!(r#"{{"tiers":[{{"type":"host","bytes":1}},{tier}]}}"#);
+        let parsed = ConfigReader::new().text(&text, "kv.json").unwrap();
+        assert!(parsed.notes[0].starts_with("tiers[1]"), "{:?}", parsed.notes);
+        assert!(parsed.notes[0].contains("lossy") && parsed.notes.len() == 1, "{:?}", parsed.notes);
+        let facts = parsed.config.facts(1);
+        let expected = "cachegen of 32 layers x 1024 x 256 tokens (lossy), zstd";
+        assert!(facts.contains(&("encode", expected.to_owned())), "{facts:?}");
+    }
+    let text = format!(r#"{{"tiers":[{}]}}"#, file(r#""encode":["bf16-split"]"#));
+    let parsed = ConfigReader::new().text(&text, "kv.json").unwrap();
+    assert!(parsed.notes.is_empty(), "{:?}", parsed.notes);
 }
 
 #[test]

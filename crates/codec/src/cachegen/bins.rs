@@ -63,6 +63,15 @@ impl Bins {
         Ok(bins)
     }
 
+    /// Bins as a stored frame has them, one byte for each layer. Nothing where no [`Bins`] are like
+    /// that.
+    pub(super) fn from_stored(key: &[u8], value: &[u8]) -> Option<Bins> {
+        let are_bins = |bins: &[u8]| bins.iter().all(|bins| (BINS_MIN..=BINS_MAX).contains(bins));
+        let fit = key.len() == value.len() && key.iter().max() == value.iter().max();
+        let valid = fit && are_bins(key) && are_bins(value);
+        valid.then(|| Bins { key: key.to_vec(), value: value.to_vec() })
+    }
+
     /// The number of layers.
     pub fn layers(&self) -> usize {
         self.key.len()

@@ -40,7 +40,8 @@ pub(super) struct Container<'a> {
 pub(super) struct Block<'a> {
     pub(super) tokens: usize,
     pub(super) streams: &'a [u8],
-    lengths: &'a [u8],
+    /// 32 bits for each channel.
+    pub(super) lengths: &'a [u8],
 }
 
 impl Block<'_> {

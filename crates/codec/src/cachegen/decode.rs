@@ -7,8 +7,8 @@ use super::layout::{ChunkLayout, KeysOrValues};
 use super::quantize::Steps;
 use super::stream_decoder::{Channel, LaneDecoder};
 use super::stream_encoder::{BLOCK_TOKENS, LANES};
-use crate::float_type::{Bf16, Element, Fp16, Fp32};
-use crate::{Error, ErrorKind, FloatType};
+use crate::float_type::Element;
+use crate::{Error, ErrorKind};
 
 /// Decodes a container whose extents are those of `layout` into `raw`.
 pub(super) fn decode_chunk<E: Element>(
@@ -18,31 +18,19 @@ pub(super) fn decode_chunk<E: Element>(
     raw: &mut [u8],
 ) -> Result<(), Error> {
     let mut work = PlaneDecoder::new(container, layout);
-    let mut table = [E::Bits::default(); 256];
     for (plane, (which, layer)) in layout.planes().enumerate() {
         work.decode_plane(plane)?;
         let (bins, maxima) = match which {
             KeysOrValues::Keys => (bins.key()[layer], container.max_key),
             KeysOrValues::Values => (bins.value()[layer], container.max_value),
         };
+        let max_bytes = layout.tokens * container.max_type.bytes();
+        let maxima = &maxima[layer * max_bytes..][..max_bytes];
+        let raw = &mut raw[layout.plane(which, layer)];
         let steps = Steps::new(bins, container.bins());
-        let rows = raw[layout.plane(which, layer)].chunks_exact_mut(layout.row_bytes());
-        let symbols = work.symbols.chunks_exact(layout.shape.channels());
-        for (token, (row, symbols)) in rows.zip(symbols).enumerate() {
-            let max = read_max(maxima, container.max_type, layer * layout.tokens + token);
-            steps.dequantize_token::<E>(symbols, max, &mut table, row);
-        }
+        steps.dequantize_plane::<E>(&work.symbols, maxima, container.max_type, raw);
     }
     Ok(())
-}
-
-fn read_max(maxima: &[u8], float: FloatType, index: usize) -> f32 {
-    let bytes = &maxima[index * float.bytes()..];
-    match float {
-        FloatType::Bf16 => Bf16::to_f32(Bf16::read(bytes)),
-        FloatType::Fp16 => Fp16::to_f32(Fp16::read(bytes)),
-        FloatType::Fp32 => Fp32::to_f32(Fp32::read(bytes)),
-    }
 }
 
 struct PlaneDecoder<'a> {

@@ -3,7 +3,7 @@
 use super::Bins;
 use super::cdf::write_cdf;
 use super::layout::{ChunkLayout, KeysOrValues};
-use super::quantize::quantize_token;
+use super::quantize::{Steps, quantize_token};
 use super::stream_encoder::{
     BLOCK_TOKENS, Encoder, LANES, STREAM_BYTES_MAX, Shares, encode_lanes, write_shares,
 };
@@ -23,6 +23,15 @@ pub(super) struct Encoded {
     pub(super) blocks: Vec<EncodedBlock>,
 }
 
+impl Encoded {
+    fn maxima(&self, which: KeysOrValues) -> &[u8] {
+        match which {
+            KeysOrValues::Keys => &self.max_key,
+            KeysOrValues::Values => &self.max_value,
+        }
+    }
+}
+
 /// Up to 256 tokens.
 pub(super) struct EncodedBlock {
     pub(super) tokens: usize,
@@ -38,6 +47,26 @@ pub(super) fn encode_chunk<E: Element>(
     layout: &ChunkLayout,
     bins: &Bins,
 ) -> Result<Encoded, Error> {
+    encode::<E>(raw, layout, bins, None)
+}
+
+/// Encodes a chunk, and writes to `decoded` what it decodes to: the values of its symbols.
+/// Errors: as of [`encode_chunk`].
+pub(super) fn encode_and_quantize<E: Element>(
+    raw: &[u8],
+    layout: &ChunkLayout,
+    bins: &Bins,
+    decoded: &mut [u8],
+) -> Result<Encoded, Error> {
+    encode::<E>(raw, layout, bins, Some(decoded))
+}
+
+fn encode<E: Element>(
+    raw: &[u8],
+    layout: &ChunkLayout,
+    bins: &Bins,
+    mut decoded: Option<&mut [u8]>,
+) -> Result<Encoded, Error> {
     let mut work = PlaneEncoder::new(layout, bins.most() + 1);
     for (which, layer) in layout.planes() {
         let layer_bins = match which {
@@ -45,6 +74,13 @@ pub(super) fn encode_chunk<E: Element>(
             KeysOrValues::Values => bins.value()[layer],
         };
         work.quantize::<E>(&raw[layout.plane(which, layer)], layer_bins, which);
+        if let Some(decoded) = decoded.as_deref_mut() {
+            let max_bytes = layout.tokens * E::BYTES;
+            let maxima = &work.encoded.maxima(which)[layer * max_bytes..];
+            let decoded = &mut decoded[layout.plane(which, layer)];
+            let steps = Steps::new(layer_bins, bins.most());
+            steps.dequantize_plane::<E>(&work.by_token, maxima, E::FLOAT, decoded);
+        }
         work.encode_plane()?;
     }
     Ok(work.encoded)

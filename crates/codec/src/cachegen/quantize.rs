@@ -1,6 +1,7 @@
 //! One token's channels as symbols and back, with the arithmetic of LMCache's `torch` operations.
 
-use crate::float_type::Element;
+use crate::FloatType;
+use crate::float_type::{Bf16, Element, Fp16, Fp32};
 
 /// Writes the symbols of one token's channels and answers the bits of the greatest magnitude.
 /// `bins` is at least 4.
@@ -52,8 +53,26 @@ impl Steps {
         Steps { values: (0..symbols).map(|symbol| (symbol as f32 - zero) / zero).collect() }
     }
 
+    /// Writes the values of all tokens of one layer's keys or values to `raw`. `maxima` has the
+    /// maximum of each token as a `max_type`.
+    pub(super) fn dequantize_plane<E: Element>(
+        &self,
+        symbols: &[u8],
+        maxima: &[u8],
+        max_type: FloatType,
+        raw: &mut [u8],
+    ) {
+        let mut table = [E::Bits::default(); 256];
+        let maxima = maxima.chunks_exact(max_type.bytes());
+        let channels = symbols.len() / maxima.len().max(1);
+        let rows = raw.chunks_exact_mut(channels * E::BYTES);
+        for ((row, symbols), max) in rows.zip(symbols.chunks_exact(channels)).zip(maxima) {
+            self.dequantize_token::<E>(symbols, read_float(max, max_type), &mut table, row);
+        }
+    }
+
     /// Writes the values of one token with the maximum `max`. `table` is scratch space.
-    pub(super) fn dequantize_token<E: Element>(
+    fn dequantize_token<E: Element>(
         &self,
         symbols: &[u8],
         max: f32,
@@ -67,4 +86,17 @@ impl Steps {
             E::write(table[usize::from(*symbol)], bytes);
         }
     }
+}
+
+fn read_float(bytes: &[u8], float: FloatType) -> f32 {
+    match float {
+        FloatType::Bf16 => Bf16::to_f32(Bf16::read(bytes)),
+        FloatType::Fp16 => Fp16::to_f32(Fp16::read(bytes)),
+        FloatType::Fp32 => Fp32::to_f32(Fp32::read(bytes)),
+    }
+}
+
+/// Whether no token has NaN or an infinity.
+pub(super) fn are_finite(maxima: &[u8], float: FloatType) -> bool {
+    maxima.chunks_exact(float.bytes()).all(|max| read_float(max, float).is_finite())
 }

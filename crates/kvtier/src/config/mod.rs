@@ -33,7 +33,9 @@ mod value;
 mod yaml;
 
 #[cfg(any(feature = "file", feature = "s3"))]
-pub use encoding::{EncodingSpec, EncodingStage, EncryptionKey, KeySource, write_new_key_file};
+pub use encoding::{
+    CacheGenSpec, EncodingSpec, EncodingStage, EncryptionKey, KeySource, write_new_key_file,
+};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
 pub use formats::{ConfigFormat, ConfigReader, ParsedConfig};

@@ -1,10 +1,12 @@
 //! How a tier encodes its chunks: the settings `encode`, `decode_keys` and `encode_bytes`.
 
+mod cachegen;
 mod encryption_key;
 mod key_command;
 mod new_key_file;
 mod read;
 
+pub use cachegen::CacheGenSpec;
 pub use encryption_key::{EncryptionKey, KeySource};
 pub use new_key_file::write_new_key_file;
 
@@ -48,6 +50,8 @@ pub enum EncodingStage {
         /// The type of all elements; `None`: as the engine declares it.
         element_type: Option<ElementType>,
     },
+    /// `cachegen`, which is lossy.
+    CacheGen(CacheGenSpec),
     /// `aes-256-gcm`.
     Aes256Gcm {
         /// The key that encrypts.
@@ -75,12 +79,28 @@ impl EncodingSpec {
         let invalid = |e: kvtier_codec::Error| Error::new(ErrorKind::Invalid, e.to_string());
         let chain = self.chain(&keys).map_err(invalid)?;
         // It decrypts with any key, so that the id does not matter.
-        let decoder = Decoder::new().with_stage(Arc::new(Aes256Gcm::new(keys, 0)));
+        let mut decoder = Decoder::new().with_stage(Arc::new(Aes256Gcm::new(keys, 0)));
+        // Lossy chunks load only where their stage is named.
+        if let Some(cachegen) = self.cachegen() {
+            decoder = decoder.with_stage(Arc::new(cachegen.stage().map_err(invalid)?));
+        }
         let encoding = TierEncoding::new(chain, decoder);
         Ok(Arc::new(match self.element_type() {
             Some(element_type) => encoding.with_element_type(element_type),
             None => encoding,
         }))
+    }
+
+    /// Whether saved chunks may load as other bytes than were saved.
+    pub fn is_lossy(&self) -> bool {
+        self.cachegen().is_some()
+    }
+
+    fn cachegen(&self) -> Option<CacheGenSpec> {
+        self.stages.iter().find_map(|stage| match stage {
+            EncodingStage::CacheGen(spec) => Some(*spec),
+            _ => None,
+        })
     }
 
     /// The memory that is set for encoded chunks.
@@ -109,6 +129,7 @@ impl EncodingSpec {
             match stage {
                 EncodingStage::Named(name) => stage_by_name(name),
                 EncodingStage::Bf16Split { .. } => stage_by_name("bf16-split"),
+                EncodingStage::CacheGen(spec) => Ok(Arc::new(spec.stage()?)),
                 EncodingStage::Aes256Gcm { key, .. } => {
                     Ok(Arc::new(Aes256Gcm::new(Arc::clone(keys), key.id)))
                 }
@@ -138,6 +159,7 @@ impl EncodingSpec {
             EncodingStage::Named(name) => name.clone(),
             EncodingStage::Bf16Split { element_type: None } => "bf16-split".to_owned(),
             EncodingStage::Bf16Split { element_type: Some(of) } => format!("bf16-split of {of:?}"),
+            EncodingStage::CacheGen(spec) => spec.describe(),
             EncodingStage::Aes256Gcm { key, .. } => format!("aes-256-gcm with key {}", key.id),
         });
         let names: Vec<String> = names.collect();

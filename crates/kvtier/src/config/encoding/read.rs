@@ -4,7 +4,7 @@
 use kvtier_codec::{ElementType, Keyring, stage_by_name};
 use kvtier_key::DType;
 
-use super::{EncodingSpec, EncodingStage, EncryptionKey, KeySource};
+use super::{CacheGenSpec, EncodingSpec, EncodingStage, EncryptionKey, KeySource};
 use crate::config::common_values::size;
 use crate::config::suggest;
 use crate::config::value::Value;
@@ -13,12 +13,14 @@ use crate::config::value::Value;
 const NAMES: [&str; 3] = ["encode", "decode_keys", "encode_bytes"];
 
 /// Every stage, for hints.
-const STAGES: [&str; 4] = ["lz4", "zstd", "bf16-split", "aes-256-gcm"];
+const STAGES: [&str; 5] = ["lz4", "zstd", "bf16-split", "cachegen", "aes-256-gcm"];
 
 const ENCODE_FORM: &str = "encode takes a list of encodings, such as [\"bf16-split\", \"zstd:3\"]";
 
 const AES_FORM: &str =
     "aes-256-gcm needs a key: {\"name\": \"aes-256-gcm\", \"key_file\": PATH, \"key_id\": 1}";
+
+const CACHEGEN_FORM: &str = "cachegen is lossy and needs the shape of chunks: {\"name\": \"cachegen\", \"layers\": 32, \"kv_width\": 1024}";
 
 const KEY_FORM: &str = "{\"key_file\": PATH, \"key_id\": 1}";
 
@@ -81,6 +83,7 @@ fn stage(value: &Value) -> Result<EncodingStage, String> {
             let dtype = value.field("dtype").filter(|dtype| !dtype.is_null());
             Ok(EncodingStage::Bf16Split { element_type: dtype.map(element_type).transpose()? })
         }
+        "cachegen" => cachegen(value).map(EncodingStage::CacheGen),
         "aes-256-gcm" => {
             let old_keys = value.field("old_keys").unwrap_or(&Value::Null);
             Ok(EncodingStage::Aes256Gcm {
@@ -99,11 +102,30 @@ fn named(name: &str) -> Result<EncodingStage, String> {
     match name {
         "bf16-split" => Ok(EncodingStage::Bf16Split { element_type: None }),
         "aes-256-gcm" => Err(format!("encode: {AES_FORM}")),
+        "cachegen" => Err(format!("encode: {CACHEGEN_FORM}")),
         _ => match stage_by_name(name) {
             Ok(_) => Ok(EncodingStage::Named(name.to_owned())),
             Err(e) => Err(format!("encode: {e}{}", suggest::hint(name, STAGES))),
         },
     }
+}
+
+fn cachegen(value: &Value) -> Result<CacheGenSpec, String> {
+    let fields = ["name", "layers", "kv_width", "chunk_tokens"];
+    only(value, "cachegen", &fields)?;
+    let extent = |name: &str| {
+        let Some(given) = value.field(name).filter(|given| !given.is_null()) else {
+            return Ok(None);
+        };
+        let extent = given.as_int().and_then(|extent| u32::try_from(extent).ok());
+        let wrong = || format!("cachegen: {name} takes a whole number from 1 on, not {given}");
+        extent.filter(|extent| *extent > 0).map(Some).ok_or_else(wrong)
+    };
+    let missing = || format!("encode: {CACHEGEN_FORM}");
+    let layers = extent("layers")?.ok_or_else(missing)?;
+    let mut spec = CacheGenSpec::new(layers, extent("kv_width")?.ok_or_else(missing)?);
+    spec.chunk_tokens = extent("chunk_tokens")?.unwrap_or(spec.chunk_tokens);
+    Ok(spec)
 }
 
 /// The type that a name means, of those that `bf16-split` takes apart.

@@ -16,7 +16,7 @@ const COMPAT: &str = "emulates LMCache's eviction exactly: once a second, at `wa
 
 const FAIR: &str = "guarantees each tenant in `quotas` its quota, or its share of the cap where quotas add up to more. When space is short, chunks of tenants above theirs, and of tenants that it does not name, are evicted first";
 
-const ENCODE: &str = "in layout `kvtier`: what chunks are encoded with, in this order: `bf16-split`, `lz4`, `zstd` or `zstd:LEVEL`, `aes-256-gcm`, as names or objects with a `name`. bf16-split takes `dtype`, if the engine declares none; aes-256-gcm takes `key_file` or `key_command`, `key_id` and `old_keys`; see ENCODINGS.md";
+const ENCODE: &str = "in layout `kvtier`: what chunks are encoded with, in this order: `bf16-split`, `lz4`, `zstd` or `zstd:LEVEL`, `aes-256-gcm`, as names or objects with a `name`. bf16-split takes `dtype`, if the engine declares none; `cachegen`, which is lossy, takes `layers`, `kv_width` and `chunk_tokens`; aes-256-gcm takes `key_file` or `key_command`, `key_id` and `old_keys`; see ENCODINGS.md";
 
 const DECODE_KEYS: &str = "in a tier that does not encrypt: keys of encrypted chunks that it loads, as objects of `key_file` or `key_command` and `key_id`";
 
