@@ -112,8 +112,8 @@ impl EncodingTotals {
         let fields = [
             ("raw_bytes", json!(self.all.raw_bytes)),
             ("stored_bytes", json!(self.all.stored_bytes)),
-            ("codecs", is_known.then(|| codecs.collect()).unwrap_or_default()),
-            ("key_ids", is_known.then(|| key_ids.collect()).unwrap_or_default()),
+            ("codecs", if is_known { codecs.collect() } else { Value::Null }),
+            ("key_ids", if is_known { key_ids.collect() } else { Value::Null }),
         ];
         object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
     }

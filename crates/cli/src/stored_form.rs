@@ -6,7 +6,6 @@ use kvtier::file::inspect;
 use kvtier::key::Facts;
 use serde_json::{Map, Value};
 
-use crate::chunk_info::dash;
 use crate::json::json;
 
 /// The codec of a chunk that is stored as it is.
@@ -55,9 +54,9 @@ impl StoredForm {
 
     /// Raw and stored length, codec and key id.
     pub fn columns(&self) -> String {
-        let number = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
+        let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let (raw, stored) = (number(self.raw_bytes), number(self.stored_bytes));
-        let codec = self.codec.clone().unwrap_or_else(dash);
+        let codec = self.codec.as_deref().unwrap_or("-");
         let key_id = number(self.key_id.map(u64::from));
         format!("{raw:>12} {stored:>12} {codec:<20} {key_id:>6}")
     }

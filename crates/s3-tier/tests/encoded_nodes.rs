@@ -91,7 +91,7 @@ fn a_node_that_does_not_encode_answers_raw_lengths_or_none() {
         store(&a, key, &compressible(n as u64, LEN));
     }
     close(a);
-    // Another node saves one in clear, and nothing tells raw lengths.
+    // Another node saves one in clear, and no journal has raw lengths.
     let plain = World::over(Arc::clone(&server), quick);
     store(&plain, &keys[3], &compressible(3, LEN));
     close(plain);
