@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvtier_core::{
     Admission, Caps, Ctx, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
     Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Op, Presence, Removed, Save, Saved, ShedReason,
-    Slot, Ticket, Tier, Timekeeper,
+    Slot, Ticket, Tier,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -23,7 +23,7 @@ use crate::shared::Shared;
 use crate::syncfs_thread::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::transfer_memory::TransferMemory;
-use crate::{DiskConfig, load, lookup, remove, save};
+use crate::{DiskConfig, load, lookup, op_timers, remove, save};
 use start::{
     foreign_of, free_min, list_known, measure_cap, open_dir_state, refuse_reserve,
     refuse_without_facts,
@@ -83,9 +83,9 @@ impl<M: Mover> Disk<M> {
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
-        let clock = Timekeeper::start_on(config.clock.clone(), &config.name)
+        let clock = op_timers::start(config.clock.clone(), &config.name)
             .map_err(failed("cannot start a thread"))?;
-        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(clock));
+        let admission = Admission::new(Arc::clone(&caps.name), limits, clock);
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;

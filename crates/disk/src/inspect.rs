@@ -118,7 +118,7 @@ impl Directory {
         let fail = |e: io::Error| {
             Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e)
         };
-        fs::read_dir(&root).map_err(fail)?;
+        kvtier_os::read_dir(&root).map_err(fail)?;
         Ok(Directory::new(root, layout, None))
     }
 
@@ -242,7 +242,7 @@ impl Directory {
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         let counted = self.file_len(chunk);
         foreign_files::remove_sidecar(self.layout, &self.path(chunk))?;
-        match fs::remove_file(self.path(chunk)) {
+        match kvtier_os::remove_file(self.path(chunk)) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
@@ -290,7 +290,7 @@ impl Directory {
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         let counted = self.file_len(chunk);
         let taken = staging.path().join(path.file_name().unwrap_or_default());
-        match fs::rename(&path, &taken) {
+        match kvtier_os::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
@@ -301,7 +301,7 @@ impl Directory {
             // A tier saved the chunk again between check and rename: the file is moved back, or
             // deleted where a newer one exists.
             if !quarantine::move_to_free(&taken, &path) {
-                fs::remove_file(&taken)?;
+                kvtier_os::remove_file(&taken)?;
                 release(counted);
             }
             return Ok(false);
@@ -336,7 +336,7 @@ impl Directory {
             return foreign_files::walk(&self.root, self.layout, each);
         }
         for shard in 0..=255 {
-            let entries = match fs::read_dir(chunk_file_name::shard(&self.root, shard)) {
+            let entries = match kvtier_os::read_dir(chunk_file_name::shard(&self.root, shard)) {
                 Err(e) if e.kind() == Io::NotFound => continue,
                 other => other?,
             };

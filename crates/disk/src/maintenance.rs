@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,11 +30,16 @@ const CHECK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 pub struct Maintenance {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The last round of a simulated process, which has no threads.
+    last_round: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Maintenance {
     /// Starts the thread.
     pub fn start<M: Mover>(mut tasks: MaintenanceTasks<M>) -> io::Result<Self> {
+        if kvtier_os::is_simulated() {
+            return Ok(Maintenance::without_thread(tasks));
+        }
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();
         let theirs = Arc::clone(&stop);
         let name = format!("{}-maint", tasks.shared.caps.name);
@@ -67,7 +72,17 @@ impl Maintenance {
                 stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
             }
         })?;
-        Ok(Maintenance { stop, thread: Mutex::new(Some(thread)) })
+        Ok(Maintenance { stop, thread: Mutex::new(Some(thread)), last_round: Mutex::default() })
+    }
+
+    /// The same for a simulated process, which runs each round later.
+    fn without_thread<M: Mover>(tasks: MaintenanceTasks<M>) -> Self {
+        let tick = tasks.tick;
+        let tasks = Arc::new(Mutex::new(tasks));
+        round_later(Arc::downgrade(&tasks), tick);
+        let last_round = move || tasks.lock().unwrap_or_else(PoisonError::into_inner).round(true);
+        let last_round = Mutex::new(Some(Box::new(last_round) as Box<dyn FnOnce() + Send>));
+        Maintenance { stop: Arc::default(), thread: Mutex::default(), last_round }
     }
 
     /// Runs a last full round and ends the thread. A listener may drop the tier on this very thread:
@@ -80,7 +95,18 @@ impl Maintenance {
         {
             let _ = thread.join();
         }
+        let last_round = self.last_round.lock().unwrap_or_else(PoisonError::into_inner).take();
+        last_round.into_iter().for_each(|round| round());
     }
+}
+
+/// Runs a round after this time, and so on while the tier is open.
+fn round_later<M: Mover>(tasks: Weak<Mutex<MaintenanceTasks<M>>>, after: Duration) {
+    kvtier_os::later(after, move || {
+        let Some(running) = tasks.upgrade() else { return };
+        running.lock().unwrap_or_else(PoisonError::into_inner).round(false);
+        round_later(tasks, after);
+    });
 }
 
 /// The tasks of a tier, and when they ran last.
@@ -147,6 +173,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             self.staging = staging;
             self.run_task("create `.kvtier/evictor` again", MaintenanceTasks::recreate_leadership);
         }
+        self.shared.delete_undeleted();
         self.run_task("share the ledger", |tasks| tasks.shared.share_ledger());
         self.run_task("share what was changed", |tasks| tasks.shared.changes.flush());
         self.run_task("clean up the change log", |tasks| tasks.shared.changes.delete_strays());

@@ -7,7 +7,7 @@
 //! files, and none reads the name of the leader before. A leader whose file was deleted resigns.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ impl Leadership {
     /// Whether a try may succeed: most of the time another process leads.
     fn may_be_free(&self) -> bool {
         // A look without the registration lock, which all processes of the directory share.
-        let is_free = self.file.try_lock().is_ok();
+        let is_free = kvtier_os::try_lock(&self.file).is_ok();
         if is_free {
             let _ = self.file.unlock();
         }
@@ -92,12 +92,12 @@ impl Leadership {
             &draft,
             OpenOptions::new().read(true).write(true).create_new(true),
         )?;
-        let done = file.try_lock().map_err(io::Error::from);
+        let done = kvtier_os::try_lock(&file).map_err(io::Error::from);
         let done = done.and_then(|()| write_name(&mut file));
-        match done.and_then(|()| fs::rename(&draft, &self.path)) {
+        match done.and_then(|()| kvtier_os::rename(&draft, &self.path)) {
             Ok(()) => Ok(file),
             Err(e) => {
-                let _ = fs::remove_file(&draft);
+                let _ = kvtier_os::remove_file(&draft);
                 Err(e)
             }
         }
@@ -128,7 +128,7 @@ fn lock_and_write(
     file: &mut File,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<bool> {
-    if file.try_lock().is_err() {
+    if kvtier_os::try_lock(file).is_err() {
         return Ok(false);
     }
     if let Err(e) = write(file) {
@@ -139,11 +139,11 @@ fn lock_and_write(
 }
 
 fn write_name(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
+    kvtier_os::set_len(file, 0)?;
     file.seek(SeekFrom::Start(0))?;
     // Where there is no `/proc`, the lock alone decides.
     let name = Process::this().map(|process| format!("{}\n", process.text()));
-    file.write_all(name.unwrap_or_default().as_bytes())
+    kvtier_os::write_all(file, name.unwrap_or_default().as_bytes())
 }
 
 /// Whether the process that locked the file certainly runs no more.
@@ -158,6 +158,7 @@ fn is_leader_gone(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     /// A lock that another process holds, and the process that the file names.
     fn locked_by(own: &Path, process: &Process) -> File {

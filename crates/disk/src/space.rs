@@ -301,15 +301,11 @@ impl<M: Mover> SpaceReservation<M> {
         if !self.is_counted && self.recycled.is_none() && self.draft.is_none() {
             return;
         }
-        let _moving = self.shared.space.ledger_validity.moving();
-        let since = self.shared.space.ledger.generation();
         self.file = None;
-        for draft in [self.recycled.take(), self.draft.take()].into_iter().flatten() {
-            let _ = self.shared.data_dir.unlink_draft(&draft);
-        }
-        if std::mem::take(&mut self.is_counted) {
-            self.shared.uncount(self.size.claimed, since);
-        }
+        let files = [self.recycled.take(), self.draft.take()].into_iter().flatten().collect();
+        let is_counted = std::mem::take(&mut self.is_counted);
+        let counted_bytes = if is_counted { self.size.claimed } else { 0 };
+        self.shared.delete_unfinished(files, counted_bytes);
     }
 }
 

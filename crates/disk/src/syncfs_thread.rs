@@ -2,6 +2,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Called with the result of a sync.
 pub type AfterSync = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -11,8 +12,12 @@ pub type AfterSync = Box<dyn FnOnce(io::Result<()>) + Send>;
 /// once.
 pub struct Syncer {
     shared: Arc<Shared>,
+    /// `None` in a simulated process.
     thread: Mutex<Option<JoinHandle<()>>>,
+    sync: Arc<SyncCall>,
 }
+
+type SyncCall = dyn Fn() -> io::Result<()> + Send + Sync;
 
 #[derive(Default)]
 struct Shared {
@@ -30,14 +35,20 @@ impl Syncer {
     /// Starts the thread; `sync` does the work.
     pub fn start(
         name: &str,
-        sync: impl Fn() -> io::Result<()> + Send + 'static,
+        sync: impl Fn() -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
-        let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name(format!("{name}-sync"))
-            .spawn(move || theirs.run(&sync))?;
-        Ok(Syncer { shared, thread: Mutex::new(Some(thread)) })
+        let sync: Arc<SyncCall> = Arc::new(sync);
+        let (theirs, their_sync) = (Arc::clone(&shared), Arc::clone(&sync));
+        let thread = match kvtier_os::is_simulated() {
+            true => None,
+            false => Some(
+                std::thread::Builder::new()
+                    .name(format!("{name}-sync"))
+                    .spawn(move || theirs.run(&*their_sync))?,
+            ),
+        };
+        Ok(Syncer { shared, thread: Mutex::new(thread), sync })
     }
 
     /// Calls `call` after the next sync that begins from now on. After [`close`](Syncer::close) `call`
@@ -47,6 +58,11 @@ impl Syncer {
         if waiting.closed {
             drop(waiting);
             return drop(call);
+        }
+        if kvtier_os::is_simulated() {
+            drop(waiting);
+            let sync = Arc::clone(&self.sync);
+            return kvtier_os::later(Duration::ZERO, move || call(sync()));
         }
         waiting.calls.push(call);
         drop(waiting);
@@ -70,7 +86,7 @@ impl Shared {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, sync: &impl Fn() -> io::Result<()>) {
+    fn run(&self, sync: &SyncCall) {
         loop {
             let mut waiting = self.lock();
             while waiting.calls.is_empty() {
@@ -117,11 +133,12 @@ mod tests {
         let count = Arc::clone(&syncs);
         let (begin, begun) = sync_channel(1);
         let (go, wait) = sync_channel::<()>(1);
+        let wait = Mutex::new(wait);
         // The first takes until all the others wait.
         let slow = move || match count.fetch_add(1, Ordering::SeqCst) {
             0 => {
                 begin.send(()).unwrap();
-                let _ = wait.recv();
+                let _ = wait.lock().unwrap().recv();
                 Ok(())
             }
             _ => Err(io::Error::from_raw_os_error(5)),

@@ -3,8 +3,8 @@
 //! that is lost or damaged is replaced: the chunks' tenants are unknown then until the chunks are
 //! used again, and nothing else is lost.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind as Io, Write};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -46,7 +46,7 @@ impl Tenants {
             hide_tenants(manifest, &tenants);
             Ok(())
         })?;
-        match fs::remove_file(own.join(NAMES_BEFORE)) {
+        match kvtier_os::remove_file(own.join(NAMES_BEFORE)) {
             Err(e) if e.kind() != Io::NotFound => {
                 tracing::warn!(
                     "cannot remove {}, which has tenants' names: {e}",
@@ -179,25 +179,29 @@ fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
     // The ledger counts nothing for it, as its name says.
     let own = data_dir.own();
     let draft = staging.path().join(draft_name(staging.number(), 0));
-    let _ = fs::remove_file(&draft);
+    let _ = kvtier_os::remove_file(&draft);
     let mut file = internal_files::open(&draft, OpenOptions::new().write(true).create_new(true))?;
-    file.write_all(key.encode().as_bytes())?;
-    file.sync_all()?;
-    let linked =
-        if first { fs::hard_link(&draft, own.join(KEY)) } else { Err(Io::Unsupported.into()) };
+    kvtier_os::write_all(&mut file, key.encode().as_bytes())?;
+    kvtier_os::sync_all(&file)?;
+    let linked = if first {
+        kvtier_os::hard_link(&draft, own.join(KEY))
+    } else {
+        Err(Io::Unsupported.into())
+    };
     match linked {
-        Ok(()) => fs::remove_file(&draft)?,
+        Ok(()) => kvtier_os::remove_file(&draft)?,
         Err(e) if e.kind() == Io::AlreadyExists => {
-            let _ = fs::remove_file(&draft);
+            let _ = kvtier_os::remove_file(&draft);
             return Err(e);
         }
-        Err(_) => fs::rename(&draft, own.join(KEY))?,
+        Err(_) => kvtier_os::rename(&draft, own.join(KEY))?,
     }
     internal_files::sync_dir(&own)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -69,6 +69,7 @@ impl ThreadPool {
         mut spawn: impl FnMut(Arc<Shared>, bool) -> std::io::Result<JoinHandle<()>>,
     ) -> std::io::Result<Self> {
         let pool = ThreadPool { shared, threads: Mutex::default() };
+        let threads = if kvtier_os::is_simulated() { 0 } else { threads };
         for n in 0..threads {
             // One thread runs only reads, so that loads continue while all writes block.
             let writes = n > 0 || threads == 1;
@@ -86,6 +87,10 @@ impl ThreadPool {
         if queue.closed {
             drop(queue);
             return drop(job);
+        }
+        if kvtier_os::is_simulated() {
+            drop(queue);
+            return kvtier_os::later(Duration::ZERO, job);
         }
         match lane {
             Lane::Read => queue.reads.push_back((Instant::now(), Box::new(job))),

@@ -1,6 +1,6 @@
 //! Appends batches to the newest segment, as the [writer](super) of the protocol does.
 
-use std::io::{self, ErrorKind as Io, Write};
+use std::io::{self, ErrorKind as Io};
 
 use super::ChangeLog;
 use super::pending::Pending;
@@ -67,11 +67,11 @@ impl ChangeLog {
 
     /// One write, so that batches of several processes do not mix.
     fn write(&self, segment: &Segment, bytes: &[u8]) -> io::Result<()> {
-        let mut file = &segment.file;
+        let file = &segment.file;
         if !self.is_local {
             lock_within(file, REGISTRATION_WAIT_MAX)?;
         }
-        let written = file.write(bytes);
+        let written = kvtier_os::write(file, bytes);
         if !self.is_local {
             file.unlock()?;
         }

@@ -142,7 +142,7 @@ pub fn create(own: &Path, number: u64) -> io::Result<()> {
 /// deleted, so that those that are left have no gap in their numbers.
 pub fn delete_up_to(own: &Path, last: u64) -> io::Result<()> {
     for number in numbers(own)?.into_iter().filter(|number| *number <= last) {
-        found(fs::remove_file(path(own, number)))?;
+        found(kvtier_os::remove_file(path(own, number)))?;
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ pub fn last_before_gap(numbers: &[u64]) -> Option<u64> {
 
 /// The numbers of all segments, ascending.
 pub fn numbers(own: &Path) -> io::Result<Vec<u64>> {
-    let Some(entries) = found(fs::read_dir(own))? else { return Ok(Vec::new()) };
+    let Some(entries) = found(kvtier_os::read_dir(own))? else { return Ok(Vec::new()) };
     let mut numbers = Vec::new();
     for entry in entries {
         numbers.extend(entry?.file_name().to_str().and_then(number));

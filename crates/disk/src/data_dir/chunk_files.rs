@@ -1,15 +1,16 @@
 //! Operations on chunk files, each with as few system calls as possible.
 
 use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind as Io, Write};
+use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvtier_key::Digest;
-use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use kvtier_os::{fstatat, openat, renameat, unlinkat};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, Mode, SFlag};
+use nix::unistd::UnlinkatFlags;
 
 use super::staging::draft_name;
 use super::{DataDir, StagingDir};
@@ -110,7 +111,7 @@ impl DataDir {
     pub fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
         // Without allocation, direct writes that extend a file run one after the other.
         // File systems without it (`EOPNOTSUPP`) write all the same, slower.
-        match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
+        match kvtier_os::fallocate(file, len.cast_signed()) {
             Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => Err(e.into()),
             _ => Ok(()),
         }
@@ -134,8 +135,8 @@ impl DataDir {
             Mode::from_bits_truncate(0o644),
         );
         let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
-            file.write_all(bytes)?;
-            if durable { file.sync_data() } else { Ok(()) }
+            kvtier_os::write_all(&mut file, bytes)?;
+            if durable { kvtier_os::sync_data(&file) } else { Ok(()) }
         });
         match written {
             Ok(()) => Ok(draft),
@@ -190,7 +191,7 @@ impl DataDir {
 
     /// Syncs the whole file system to the device.
     pub fn sync_all(&self) -> io::Result<()> {
-        Ok(nix::unistd::syncfs(self.dir())?)
+        Ok(kvtier_os::syncfs(self.dir())?)
     }
 
     /// Deletes an unfinished file.

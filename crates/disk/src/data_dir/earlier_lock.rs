@@ -2,7 +2,7 @@
 //! [`upgrade`](super::upgrade).
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -93,7 +93,7 @@ fn refuse(root: &Path, living: BTreeSet<String>) -> Result<(), Error> {
 /// process.
 pub fn remove_earlier_lock(own: &Path) {
     // Where it cannot be removed it stays, and costs nothing.
-    let _ = fs::remove_file(own.join(EARLIER_LOCK));
+    let _ = kvtier_os::remove_file(own.join(EARLIER_LOCK));
 }
 
 /// The same for a directory of this build's format, unless a process of an earlier build has it
@@ -103,7 +103,7 @@ pub fn remove_unused_earlier_lock(own: &Path) {
     let mut options = OpenOptions::new();
     let path = own.join(EARLIER_LOCK);
     let Ok(lock) = internal_files::open(&path, options.read(true).write(true)) else { return };
-    if lock.try_lock().is_ok() {
+    if kvtier_os::try_lock(&lock).is_ok() {
         if maybe_earlier(own).is_ok_and(|names| names.is_empty()) {
             remove_earlier_lock(own);
         }

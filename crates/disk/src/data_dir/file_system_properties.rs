@@ -47,9 +47,7 @@ pub fn is_read_only(path: &Path) -> bool {
 
 /// (all, free for us) bytes of the file system.
 pub fn sizes(path: &Path) -> io::Result<(u64, u64)> {
-    let stat = statfs(path)?;
-    let unit = stat.block_size().unsigned_abs();
-    Ok((stat.blocks() * unit, stat.blocks_available() * unit))
+    kvtier_os::sizes(path)
 }
 
 impl DataDir {

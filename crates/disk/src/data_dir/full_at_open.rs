@@ -90,7 +90,7 @@ impl Deleted {
             // 256 directories.
             chunks.sort_unstable();
             self.delete_first(chunks.into_iter().map(|(_, path)| path), |path| {
-                fs::remove_file(path)
+                kvtier_os::remove_file(path)
             })
         });
         self.chunks += usize::from(is_deleted);
@@ -129,7 +129,7 @@ fn chunks_of(root: &Path, shard: u8) -> Vec<(SystemTime, PathBuf)> {
     if !fs::symlink_metadata(&dir).is_ok_and(|meta| meta.is_dir()) {
         return chunks;
     }
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+    for entry in kvtier_os::read_dir(dir).into_iter().flatten().flatten() {
         let named = entry.file_name().to_str().and_then(chunk_file_name::parse);
         let Some((_, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard) else {
             continue;

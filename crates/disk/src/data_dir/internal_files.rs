@@ -29,9 +29,9 @@
 //! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`]
 //! changes those of earlier builds.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind as Io, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind as Io, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::ignore_existing;
@@ -55,10 +55,8 @@ pub(super) const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
 /// Opens an internal file. Fails for anything but a regular file, without waiting and without
 /// following a link.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-        .mode(0o600)
-        .open(path)?;
+    let options = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).mode(0o600);
+    let file = kvtier_os::open(options, path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
@@ -119,9 +117,9 @@ pub fn exists(path: &Path) -> io::Result<bool> {
 pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = own.join(format!("{name}.new"));
     let mut file = create(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&draft, own.join(name))?;
+    kvtier_os::write_all(&mut file, bytes)?;
+    kvtier_os::sync_all(&file)?;
+    kvtier_os::rename(&draft, own.join(name))?;
     sync_dir(own)
 }
 
@@ -129,7 +127,7 @@ pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
 /// users. Files of other users stay as they are.
 pub fn make_private(own: &Path) {
     for dir in [own.to_owned(), own.join("journal")] {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        for entry in kvtier_os::read_dir(dir).into_iter().flatten().flatten() {
             if let Ok(file) = open_to_read(&entry.path())
                 && file.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0)
             {
@@ -149,7 +147,7 @@ thread_local! {
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     #[cfg(test)]
     SYNCED.with_borrow_mut(|synced| synced.push(dir.to_owned()));
-    match File::open(dir)?.sync_all() {
+    match kvtier_os::sync_all(&File::open(dir)?) {
         Err(e) if matches!(e.kind(), Io::InvalidInput | Io::Unsupported) => Ok(()),
         other => other,
     }
@@ -159,7 +157,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 pub fn make_root(root: &Path) -> io::Result<()> {
     let new: Vec<&Path> =
         root.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
-    fs::create_dir_all(root)?;
+    kvtier_os::create_dir_all(root)?;
     new.into_iter().filter_map(Path::parent).try_for_each(|above| {
         sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above })
     })
@@ -179,9 +177,9 @@ pub fn make_own(own: &Path) -> io::Result<()> {
 /// Creates a directory; below `.kvtier` with access for its owner alone.
 pub(super) fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
     if dir.starts_with(own) {
-        DirBuilder::new().mode(0o700).create(dir)
+        kvtier_os::create_dir_mode(dir, 0o700)
     } else {
-        fs::create_dir(dir)
+        kvtier_os::create_dir(dir)
     }
 }
 

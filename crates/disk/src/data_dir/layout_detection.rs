@@ -35,7 +35,7 @@ pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
 /// Whether a directory without a manifest is kvtier's: it holds only `.kvtier` and shards, and one
 /// shard has a chunk with an intact footer.
 pub fn is_ours(root: &Path) -> io::Result<bool> {
-    for entry in fs::read_dir(root)? {
+    for entry in kvtier_os::read_dir(root)? {
         let entry = entry?;
         let name = entry.file_name();
         let is_shard =
@@ -51,7 +51,7 @@ pub fn is_ours(root: &Path) -> io::Result<bool> {
 fn has_chunk(root: &Path) -> io::Result<bool> {
     let mut looks = 0;
     for shard in 0..=255 {
-        let entries = match fs::read_dir(chunk_file_name::shard(root, shard)) {
+        let entries = match kvtier_os::read_dir(chunk_file_name::shard(root, shard)) {
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => continue,
             other => other?,
         };
@@ -89,7 +89,7 @@ fn has_footer(path: &Path, digest: &Digest, len: u64) -> io::Result<bool> {
 /// written anew.
 pub fn has_other_lengths(root: &Path) -> io::Result<bool> {
     for shard in 0..=255 {
-        let entries = match fs::read_dir(chunk_file_name::shard(root, shard)) {
+        let entries = match kvtier_os::read_dir(chunk_file_name::shard(root, shard)) {
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => {
                 continue;
             }
@@ -110,7 +110,7 @@ pub fn has_other_lengths(root: &Path) -> io::Result<bool> {
 
 /// Whether a file has a name of this layout.
 fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
-    let entries = match fs::read_dir(root.join(dir)) {
+    let entries = match kvtier_os::read_dir(root.join(dir)) {
         Err(e) if !dir.is_empty() && kind_of(&e) != kvtier_core::ErrorKind::Denied => {
             return Ok(false);
         }

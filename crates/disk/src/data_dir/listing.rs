@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 
 use kvtier_key::Digest;
-use nix::dir::Dir;
+use kvtier_os::open_dir_at;
 use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 
 use super::DataDir;
 use crate::chunk_file_name;
@@ -45,7 +44,7 @@ impl DataDir {
     ) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = if dir.is_empty() { "." } else { dir };
-        let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
+        let mut listed = match open_dir_at(self.dir(), path, flags) {
             // Not a directory, or deleted meanwhile.
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
                 if !dir.is_empty() =>
@@ -71,6 +70,13 @@ impl DataDir {
     /// Files are measured only where chunks may be encoded.
     pub fn list(&self, mut each: impl FnMut(Listed)) -> io::Result<()> {
         self.look_for_encoded();
+        // A simulated process has one thread.
+        if kvtier_os::is_simulated() {
+            return (0..=255).try_for_each(|shard| {
+                self.list_shard(shard)?.into_iter().for_each(&mut each);
+                Ok(())
+            });
+        }
         let (send, shards) = sync_channel(LISTERS);
         let next = AtomicU16::new(0);
         std::thread::scope(|scope| {
@@ -134,16 +140,12 @@ impl DataDir {
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = match Dir::openat(
-            self.dir(),
-            chunk_file_name::shard_name(shard).as_str(),
-            flags,
-            Mode::empty(),
-        ) {
-            // Deleted, or a link to itself.
-            Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
-            other => other?,
-        };
+        let mut dir =
+            match open_dir_at(self.dir(), chunk_file_name::shard_name(shard).as_str(), flags) {
+                // Deleted, or a link to itself.
+                Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
+                other => other?,
+            };
         let mut found = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;

@@ -13,9 +13,8 @@
 //!   another host is stale only when its `alive` was not touched for a day.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ pub fn create_alive(staging: &Path) -> io::Result<File> {
     alive.lock()?;
     #[cfg(test)]
     fail_while_full()?;
-    alive.write_all_at(alive_text(None).as_bytes(), 0)?;
+    kvtier_os::write_all_at(&alive, alive_text(None).as_bytes(), 0)?;
     Ok(alive)
 }
 
@@ -68,6 +67,9 @@ pub fn alive_text(capacity_bytes: Option<u64>) -> String {
 }
 
 pub fn host() -> io::Result<String> {
+    if let Some(process) = kvtier_os::identity() {
+        return Ok(process.host);
+    }
     let host = nix::unistd::gethostname()?;
     Ok(host.to_string_lossy().replace(['/', '.'], "_"))
 }
@@ -99,7 +101,7 @@ pub fn is_of_this_format(tmp: &Path, name: &str) -> bool {
 
 /// All staging directories. Other files are ignored.
 pub fn staging_dirs(tmp: &Path) -> io::Result<Vec<DirEntry>> {
-    let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
+    let all = kvtier_os::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
     Ok(all.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect())
 }
 
@@ -114,7 +116,7 @@ pub fn is_stale(staging: &Path, name: &str) -> io::Result<bool> {
         // No kvtier process locks anything but a regular file.
         Err(e) => return Ok(e.kind() == Io::NotFound || internal_files::is_not_a_file(&e)),
     };
-    if file.try_lock().is_err() {
+    if kvtier_os::try_lock(&file).is_err() {
         // A forked child may hold the lock of a killed process.
         let bytes = internal_files::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
         let noted =
@@ -131,5 +133,6 @@ pub fn is_stale(staging: &Path, name: &str) -> io::Result<bool> {
     }
     // Another host's lock may not be visible here. Its heartbeats are.
     let shown = file.metadata()?.modified()?;
-    Ok(shown.elapsed().is_ok_and(|since| since > OTHER_HOST_DEAD_AFTER))
+    let since = kvtier_os::wall().duration_since(shown);
+    Ok(since.is_ok_and(|since| since > OTHER_HOST_DEAD_AFTER))
 }

@@ -261,7 +261,7 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
         }
     }
     // A first start that was killed before it wrote the manifest leaves `.kvtier` and empty shards.
-    for entry in fs::read_dir(root).map_err(|e| cannot_list(root, e))?.flatten() {
+    for entry in kvtier_os::read_dir(root).map_err(|e| cannot_list(root, e))?.flatten() {
         let name = entry.file_name();
         // Another process may be creating the directory now: the manifest is its first file.
         let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);

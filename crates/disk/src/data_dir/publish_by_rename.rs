@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 
 use kvtier_key::Digest;
-use nix::fcntl::{RenameFlags, renameat, renameat2};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use kvtier_os::{renameat, renameat2, unlinkat};
+use nix::fcntl::RenameFlags;
+use nix::unistd::UnlinkatFlags;
 
 use super::chunk_files::Draft;
 use super::{DataDir, internal_files, repair};
@@ -100,7 +101,7 @@ impl DataDir {
     /// Removes an empty directory that has a chunk's name. A directory with contents is moved below
     /// `.kvtier`.
     fn move_directory_away(&self, path: &Path) -> io::Result<()> {
-        match std::fs::remove_dir(path) {
+        match kvtier_os::remove_dir(path) {
             Err(e) if e.kind() == Io::DirectoryNotEmpty => {
                 let said = repair::rename_damaged_because(
                     &self.own(),
@@ -124,7 +125,7 @@ impl DataDir {
             .skip(1);
         std::iter::once(folder.as_path())
             .chain(above)
-            .try_for_each(|dir| File::open(dir)?.sync_all())
+            .try_for_each(|dir| kvtier_os::sync_all(&File::open(dir)?))
     }
 
     /// Gives an unfinished file this path, in the place of an earlier file, and syncs the name.

@@ -7,8 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-
 /// The most files kept.
 const FILES_MAX: usize = 64;
 /// The most bytes kept, whatever the cap.
@@ -32,7 +30,7 @@ pub struct QuarantinedFile {
 /// All files in quarantine, the oldest first.
 pub fn list(own: &Path) -> io::Result<Vec<QuarantinedFile>> {
     let mut all = Vec::new();
-    let entries = match fs::read_dir(own.join("quarantine")) {
+    let entries = match kvtier_os::read_dir(own.join("quarantine")) {
         Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(all),
         other => other?,
     };
@@ -69,15 +67,15 @@ pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
         return Ok(bytes);
     }
     // Kept or deleted: either way the chunk's name is free for the next save.
-    fs::remove_file(file).map(|()| 0)
+    kvtier_os::remove_file(file).map(|()| 0)
 }
 
 /// Renames unless the name exists: the ledger counts the file that has it. Returns whether the file
 /// was renamed.
 pub fn move_to_free(from: &Path, to: &Path) -> bool {
-    match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
+    match kvtier_os::rename_noreplace(from, to) {
         // The file system has no `RENAME_NOREPLACE`.
-        Err(nix::Error::EINVAL) => !to.exists() && fs::rename(from, to).is_ok(),
+        Err(nix::Error::EINVAL) => !to.exists() && kvtier_os::rename(from, to).is_ok(),
         other => other.is_ok(),
     }
 }
@@ -134,8 +132,8 @@ impl Cleared {
 
 /// Deletes a file, or a directory that had a chunk's name, with its contents.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() == Io::IsADirectory => fs::remove_dir_all(path),
+    match kvtier_os::remove_file(path) {
+        Err(e) if e.kind() == Io::IsADirectory => kvtier_os::remove_dir_all(path),
         other => other,
     }
 }

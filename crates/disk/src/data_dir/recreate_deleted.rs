@@ -142,7 +142,7 @@ impl DataDir {
             return Err(io::Error::new(Io::CrossesDevices, what));
         }
         if !exists {
-            fs::create_dir(&self.root).or_else(ignore_existing)?;
+            kvtier_os::create_dir(&self.root).or_else(ignore_existing)?;
         }
         if self.foreign.is_none() {
             manifest::refuse_foreign(&self.root, &self.own()).map_err(io::Error::other)?;

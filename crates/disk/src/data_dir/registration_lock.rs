@@ -16,7 +16,7 @@
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::internal_files::open_rw;
 
@@ -71,8 +71,8 @@ pub fn lock_file_within(path: &Path, most: Duration) -> io::Result<RegistrationL
 
 /// Locks a file. Waits at most `most` for the process that holds the lock.
 pub fn lock_within(file: &File, most: Duration) -> io::Result<()> {
-    let began = Instant::now();
-    lock_by(file, most, || began.elapsed(), std::thread::sleep)
+    let began = kvtier_os::now();
+    lock_by(file, most, || kvtier_os::now() - began, kvtier_os::sleep)
 }
 
 /// The same by this clock. Time in which the waiting thread itself did not run does not count: an
@@ -86,7 +86,7 @@ fn lock_by(
     let mut pause = LOCK_PAUSE_MIN;
     let mut paused = Duration::ZERO;
     loop {
-        match file.try_lock() {
+        match kvtier_os::try_lock(file) {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(e)) => return Err(e),
             Err(TryLockError::WouldBlock) if elapsed() > most && paused >= most / 8 => {

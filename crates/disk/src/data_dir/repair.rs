@@ -20,7 +20,7 @@ pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
     for n in 0..DAMAGED_MAX {
         let number = if n == 0 { String::new() } else { format!(".{n}") };
         let to = own.join(format!("{name}.damaged{number}"));
-        match fs::rename(path, &to) {
+        match kvtier_os::rename(path, &to) {
             Ok(()) => return Ok(to),
             // A directory in the place of a file, or the reverse.
             Err(e)
@@ -48,7 +48,7 @@ pub fn rename_damaged_because(own: &Path, path: &Path, why: &str) -> io::Result<
 pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let is_other = |kind: &FileType| !kind.is_file();
-    for entry in fs::read_dir(own)? {
+    for entry in kvtier_os::read_dir(own)? {
         let entry = entry?;
         if is_file_name(&entry.file_name()) {
             found.extend(clear_name(own, &entry.path(), is_other, "was no regular file")?);
@@ -57,7 +57,7 @@ pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     for dir in DIRS {
         found.extend(make_dir(own, &own.join(dir))?);
     }
-    for entry in fs::read_dir(own.join("journal"))? {
+    for entry in kvtier_os::read_dir(own.join("journal"))? {
         found.extend(clear_name(
             own,
             &entry?.path(),

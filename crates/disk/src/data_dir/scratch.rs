@@ -28,7 +28,7 @@ impl Scratch {
         loop {
             let n = MADE.fetch_add(1, Ordering::Relaxed);
             let path = root.join(format!(".kvtier-{what}.{}.{n}", std::process::id()));
-            match fs::create_dir(&path) {
+            match kvtier_os::create_dir(&path) {
                 Err(e) if e.kind() == Io::AlreadyExists => continue,
                 other => other?,
             }
@@ -52,7 +52,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = kvtier_os::remove_dir_all(&self.path);
         // A forked child has it open too.
         let _ = self.lock.unlock();
     }
@@ -65,13 +65,13 @@ pub fn is_scratch(name: &OsStr) -> bool {
 
 /// Removes the scratch directories of dead processes. Those that cannot be removed stay.
 pub fn delete_leftovers(root: &Path) {
-    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let entries = kvtier_os::read_dir(root).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_scratch(&entry.file_name())) {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if let Some(lock) = File::open(entry.path()).ok().filter(|_| is_dir)
             && lock.try_lock().is_ok()
         {
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = kvtier_os::remove_dir_all(entry.path());
         }
     }
 }

@@ -46,7 +46,7 @@ impl DataDir {
             return Ok(false);
         }
         let mut wrong = Vec::new();
-        for entry in fs::read_dir(&self.root)? {
+        for entry in kvtier_os::read_dir(&self.root)? {
             let entry = entry?;
             if is_shard(&entry.file_name()) && !entry.file_type()?.is_dir() {
                 wrong.push(entry.path());
@@ -64,7 +64,7 @@ impl DataDir {
     /// Creates the missing directory of a chunk.
     pub fn make_folder(&self, digest: &Digest) -> io::Result<()> {
         let folder = self.folder(digest);
-        match fs::create_dir_all(&folder) {
+        match kvtier_os::create_dir_all(&folder) {
             // A file or a broken link has its name.
             Err(e)
                 if matches!(e.kind(), Io::AlreadyExists | Io::NotADirectory)

@@ -10,7 +10,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,24 +39,28 @@ pub struct StagingDir {
 impl StagingDir {
     /// Creates the staging directory and locks it.
     pub fn create(tmp: &Path) -> io::Result<Self> {
-        loop {
+        for simulated in 0.. {
             // A process may have several tiers over one directory, each with a staging directory of
-            // its own.
-            let n = CREATED.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{}.{}.{}.{n}", host()?, std::process::id(), started_ms());
+            // its own. Simulated processes share this counter, and must not depend on others.
+            let n = match kvtier_os::is_simulated() {
+                true => simulated,
+                false => CREATED.fetch_add(1, Ordering::Relaxed),
+            };
+            let name = format!("{}.{}.{}.{n}", host()?, process_id(), started_ms());
             let path = tmp.join(&name);
-            match fs::create_dir(&path) {
+            match kvtier_os::create_dir(&path) {
                 Err(e) if e.kind() == Io::AlreadyExists => continue,
                 other => other?,
             }
             // On a full device nothing half made stays: it would take a block.
-            let undo = |_: &io::Error| drop(fs::remove_dir_all(&path));
+            let undo = |_: &io::Error| drop(kvtier_os::remove_dir_all(&path));
             let alive = create_alive(&path).inspect_err(undo)?;
             let dir = File::open(&path).inspect_err(undo)?.into();
             let next = AtomicU64::new(0);
             let is_abandoned = AtomicBool::new(false);
             return Ok(StagingDir { path, name, dir, alive, next, is_abandoned });
         }
+        Err(Io::AlreadyExists.into())
     }
 
     /// Its name, which is used only once: host, process, the process's start, and the number of the
@@ -89,8 +93,8 @@ impl StagingDir {
     /// Writes the cap of this process, for peers that open the directory.
     pub fn write_cap(&self, capacity_bytes: u64) -> io::Result<()> {
         let text = alive_text(Some(capacity_bytes));
-        self.alive.write_all_at(text.as_bytes(), 0)?;
-        self.alive.set_len(text.len() as u64)
+        kvtier_os::write_all_at(&self.alive, text.as_bytes(), 0)?;
+        kvtier_os::set_len(&self.alive, text.len() as u64)
     }
 
     /// Shows processes of other hosts that this one lives.
@@ -111,13 +115,21 @@ impl Drop for StagingDir {
             // Unlocked, not only closed: a forked child has the file open too.
             let _ = self.alive.unlock();
         } else {
-            let _ = fs::remove_dir_all(&self.path);
+            let _ = kvtier_os::remove_dir_all(&self.path);
         }
     }
 }
 
+/// The number of this process.
+fn process_id() -> u32 {
+    kvtier_os::identity().map_or_else(std::process::id, |process| process.pid)
+}
+
 /// When this process started, in Unix milliseconds.
 fn started_ms() -> u64 {
+    if let Some(process) = kvtier_os::identity() {
+        return process.started_ms;
+    }
     static STARTED: OnceLock<u64> = OnceLock::new();
     *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| Clock::real().unix_ms()))
 }
@@ -131,6 +143,9 @@ fn started_by_proc() -> Option<u64> {
 
 /// When the machine started, in Unix seconds; `None` where `/proc` cannot be read.
 fn booted_s() -> Option<u64> {
+    if let Some(process) = kvtier_os::identity() {
+        return Some(process.booted_s);
+    }
     let machine = fs::read_to_string("/proc/stat").ok()?;
     machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -167,7 +182,7 @@ pub fn remove_stale(tmp: &Path) -> io::Result<RemovedStale> {
             removed.crashed_before_s = removed
                 .crashed_before_s
                 .or(ended_with_the_machine(&staging.file_name().to_string_lossy()));
-            fs::remove_dir_all(staging.path())?;
+            kvtier_os::remove_dir_all(staging.path())?;
         }
     }
     Ok(removed)
@@ -195,7 +210,7 @@ pub fn claimed_by(name: &str) -> Option<u64> {
 /// after its claim.
 fn granted_bytes(staging: &Path) -> io::Result<u64> {
     let mut bytes = 0;
-    for file in fs::read_dir(staging)? {
+    for file in kvtier_os::read_dir(staging)? {
         let file = file?;
         let name = file.file_name();
         let len = file.metadata()?.len();
@@ -211,6 +226,7 @@ mod tests {
     use super::super::liveness::{ALIVE, live_names, read_cap};
     use super::super::open_rw;
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn stale_directories_of_another_host_name_are_removed_by_lock_and_other_files_stay() {

@@ -146,7 +146,7 @@ pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
 
 /// Calls `each` with name, inode and length of each file in a directory, if it exists.
 fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
+    let entries = match kvtier_os::read_dir(dir) {
         Err(e) if e.kind() == Io::NotFound => return Ok(()),
         other => other?,
     };

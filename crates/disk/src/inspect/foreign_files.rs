@@ -88,7 +88,7 @@ type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Resu
 
 /// Every entry of a directory, and of those below it where one of the layouts has files.
 fn entries(root: &Path, dir: &str, layouts: &[Layout], each: Each<'_>) -> io::Result<()> {
-    for entry in fs::read_dir(root.join(dir))? {
+    for entry in kvtier_os::read_dir(root.join(dir))? {
         let entry = entry?;
         // Deleted meanwhile.
         let Ok(meta) = entry.metadata() else { continue };
@@ -124,7 +124,7 @@ pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
     if !layout.has_headers() {
         return Ok(());
     }
-    match fs::remove_file(headers::sidecar_of(path)) {
+    match kvtier_os::remove_file(headers::sidecar_of(path)) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }

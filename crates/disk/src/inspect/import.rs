@@ -101,7 +101,7 @@ impl Writer {
         );
         let file = made.transpose()?;
         let (Ok(Claimed::Granted), Some(file)) = (&claimed, file) else {
-            let _ = fs::remove_file(&draft);
+            let _ = kvtier_os::remove_file(&draft);
             let damaged =
                 "the ledger was damaged meanwhile; a tier that opens the directory recounts it";
             return Err(match claimed? {
@@ -120,14 +120,14 @@ impl Writer {
         });
         let is_named = written.and_then(|()| {
             if let Some(shard) = path.parent() {
-                fs::create_dir_all(shard)?;
+                kvtier_os::create_dir_all(shard)?;
             }
             Ok(quarantine::move_to_free(&draft, &path))
         });
         if matches!(is_named, Ok(true)) {
             self.accounting.append(Record::Insert(Chunk::new(facts.key, len, bytes)));
         } else {
-            let _ = fs::remove_file(&draft);
+            let _ = kvtier_os::remove_file(&draft);
             self.accounting.release(bytes, since);
         }
         is_named

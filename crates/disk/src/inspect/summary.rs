@@ -1,7 +1,6 @@
 //! The contents of a directory, counted.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 
@@ -136,10 +135,10 @@ impl Directory {
         }
         let tmp = self.own().join("tmp");
         let alive = live_names(&tmp)?;
-        for staging in fs::read_dir(&tmp)? {
+        for staging in kvtier_os::read_dir(&tmp)? {
             let staging = staging?;
             let name = staging.file_name().to_string_lossy().into_owned();
-            let drafts = fs::read_dir(staging.path()).into_iter().flatten().flatten();
+            let drafts = kvtier_os::read_dir(staging.path()).into_iter().flatten().flatten();
             sum.unfinished += drafts.filter(|file| file.file_name() != "alive").count() as u64;
             if alive.contains(&name) { sum.living.push(name) } else { sum.dead.push(name) }
         }

@@ -83,7 +83,7 @@ pub fn agree_on_run_config(data_dir: &DataDir, config: &VllmRunConfig) -> Result
             }
         }
         let draft = data_dir.create_small(config.text().as_bytes(), true)?;
-        std::fs::create_dir_all(data_dir.root().join(config.base()))?;
+        kvtier_os::create_dir_all(data_dir.root().join(config.base()))?;
         data_dir.publish_as(&draft, &config.path())
     });
     written.map_err(|e| {

@@ -116,7 +116,7 @@ pub fn probe_facts(own: &Path) -> io::Result<bool> {
     let path = own.join("facts.probe");
     let probe = File::create(&path)?;
     // Another process may probe at this moment, under the same name.
-    let _ = std::fs::remove_file(&path);
+    let _ = kvtier_os::remove_file(&path);
     match rustix::fs::fsetxattr(&probe, XATTR, b"probe", XattrFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::NOTSUP) => Ok(false),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use kvtier_key::BlockSums;
 
@@ -49,7 +49,7 @@ impl LedgerState {
 
 /// A generation that no process has seen: also not one that the file lost when it was damaged.
 pub fn next_generation(seen: u64) -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let now = kvtier_os::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     u64::try_from(now).unwrap_or(0).max(seen + 1)
 }
 

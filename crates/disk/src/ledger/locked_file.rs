@@ -37,6 +37,6 @@ impl LockedFile for File {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all_at(bytes, 0)
+        kvtier_os::write_all_at(self, bytes, 0)
     }
 }

@@ -86,7 +86,7 @@ impl<M: Mover> Saving<M> {
         }
         // Before the rename: after a crash a name must not lead to a file without its bytes.
         let is_durable = shared.limits.durability == Durability::Fdatasync;
-        if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
+        if is_durable && let Err(e) = kvtier_os::fdatasync(file) {
             return failed("cannot bring the chunk to the device", e.into());
         }
         let Some(header) = self.header.take() else { return Ok(()) };
@@ -239,7 +239,7 @@ fn finish_foreign_file<M: Mover>(
     facts: &Facts,
     len: u64,
 ) -> io::Result<()> {
-    nix::unistd::ftruncate(&file, len.cast_signed())?;
+    kvtier_os::ftruncate(&file, len.cast_signed())?;
     let why = match layout::xattr_facts::put(&file, facts) {
         Ok(true) => return Ok(()),
         Ok(false) => "the file system keeps no user attributes".to_owned(),

@@ -1,6 +1,6 @@
 use std::collections::{HashSet, VecDeque};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -123,7 +123,7 @@ impl Journal {
                 self.next_file(&mut tail)?
             }
         };
-        file.write_all(&bytes)?;
+        kvtier_os::write_all(&mut file, &bytes)?;
         tail.bytes += bytes.len() as u64;
         tail.since_snapshot += bytes.len() as u64;
         tail.file = Some(file);
@@ -149,7 +149,7 @@ impl Journal {
             && let Some(oldest) = tail.numbers.pop_front()
         {
             // Deleted already, if a snapshot has it.
-            let _ = fs::remove_file(path(oldest));
+            let _ = kvtier_os::remove_file(path(oldest));
         }
         Ok(file)
     }
@@ -191,6 +191,7 @@ fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record>
 mod tests {
     use kvtier_core::ManualClock;
     use kvtier_key::Digest;
+    use std::fs;
 
     use super::*;
     use crate::use_order::Reader;

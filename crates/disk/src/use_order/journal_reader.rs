@@ -207,7 +207,7 @@ impl Reader {
                 !read.is_awaited && (read.is_complete || !living.contains(owner(&name)))
             };
             if is_old || self.read.get(&name).is_some_and(is_over) {
-                match fs::remove_file(self.dir.join(&name)) {
+                match kvtier_os::remove_file(self.dir.join(&name)) {
                     // A process deletes its oldest file itself where no snapshot is written.
                     Err(e) if e.kind() == Io::NotFound => {}
                     // The others are deleted all the same.
@@ -226,7 +226,7 @@ impl Reader {
 
 /// The names of all journals: those of one process in the order in which it wrote them.
 pub fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
+    let entries = match kvtier_os::read_dir(dir) {
         // A read-only directory may have no journals, or something else in their place.
         Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(Vec::new()),
         other => other?,

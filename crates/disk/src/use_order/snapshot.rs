@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::{self, ErrorKind as Io, Write};
+use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -96,10 +96,10 @@ pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     for slots in order.chunks(FRAME_CHUNKS_MAX) {
         let chunks: Vec<Chunk> = lock().chunks_at(slots).collect();
         writer.write(&chunks, &mut bytes);
-        file.write_all(&bytes)?;
+        kvtier_os::write_all(&mut file, &bytes)?;
         bytes.clear();
     }
     writer.finish(&mut bytes);
-    file.write_all(&bytes)?;
-    fs::rename(draft, own.join("snapshot"))
+    kvtier_os::write_all(&mut file, &bytes)?;
+    kvtier_os::rename(draft, own.join("snapshot"))
 }

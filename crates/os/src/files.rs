@@ -1,0 +1,92 @@
+//! Calls on an open file.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::FallocateFlags;
+
+use crate::call::Call;
+use crate::observe::observed;
+
+/// Locks a file, unless another process has it locked: `WouldBlock`.
+#[inline]
+pub fn try_lock(file: &File) -> Result<(), TryLockError> {
+    let locked: Result<_, io::Error> = observed(Call::Lock(file.as_fd()), || Ok(file.try_lock()));
+    locked.map_err(TryLockError::Error)?
+}
+
+/// Syncs the bytes of a file and its length, or the names in a directory.
+#[inline]
+pub fn sync_all(file: &File) -> io::Result<()> {
+    observed(Call::Sync(file.as_fd()), || file.sync_all())
+}
+
+/// Syncs the bytes of a file.
+#[inline]
+pub fn sync_data(file: &File) -> io::Result<()> {
+    observed(Call::Sync(file.as_fd()), || file.sync_data())
+}
+
+/// As [`sync_data`], for a file descriptor.
+#[inline]
+pub fn fdatasync(file: impl AsFd) -> nix::Result<()> {
+    observed(Call::Sync(file.as_fd()), || nix::unistd::fdatasync(&file))
+}
+
+/// Syncs the file system of an open file.
+#[inline]
+pub fn syncfs(file: impl AsFd) -> nix::Result<()> {
+    observed(Call::SyncAll, || nix::unistd::syncfs(&file))
+}
+
+/// Appends to a file, or writes where it stands.
+#[inline]
+pub fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(feature = "simulate")]
+    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
+        return end.and_fail(|part| file.write_all(part));
+    }
+    file.write_all(bytes)
+}
+
+/// Writes once; returns how many bytes it took.
+#[inline]
+pub fn write(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
+    #[cfg(feature = "simulate")]
+    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
+        return end.and_fail(|part| file.write_all(part)).map(|()| 0);
+    }
+    file.write(bytes)
+}
+
+/// Writes at an offset.
+#[inline]
+pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    #[cfg(feature = "simulate")]
+    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
+        return end.and_fail(|part| file.write_all_at(part, at));
+    }
+    file.write_all_at(bytes, at)
+}
+
+/// Sets the length of a file.
+#[inline]
+pub fn set_len(file: &File, bytes: u64) -> io::Result<()> {
+    observed(Call::SetLen(file.as_fd()), || file.set_len(bytes))
+}
+
+/// As [`set_len`], for a file descriptor.
+#[inline]
+pub fn ftruncate(file: impl AsFd, bytes: i64) -> nix::Result<()> {
+    observed(Call::SetLen(file.as_fd()), || nix::unistd::ftruncate(&file, bytes))
+}
+
+/// Allocates the first `bytes` of a file.
+#[inline]
+pub fn fallocate(file: impl AsFd, bytes: i64) -> nix::Result<()> {
+    observed(Call::Allocate(file.as_fd(), bytes.cast_unsigned()), || {
+        nix::fcntl::fallocate(&file, FallocateFlags::empty(), 0, bytes)
+    })
+}

@@ -1,0 +1,37 @@
+//! The calls of the operating system that a directory tier makes where their order, their failure
+//! or a crash matters.
+//!
+//! Without features each function is the call itself. With the feature `simulate` a thread can be a
+//! simulated process, which sees each call before it is made and after it succeeded.
+//!
+//! ```
+//! let dir = std::env::temp_dir().join(format!("kvtier-os-{}", std::process::id()));
+//! kvtier_os::create_dir(&dir)?;
+//! kvtier_os::remove_dir(&dir)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod at;
+mod call;
+mod files;
+mod identity;
+mod observe;
+mod paths;
+mod process;
+#[cfg(feature = "simulate")]
+pub mod simulated;
+
+pub use at::{fstatat, open_dir_at, openat, renameat, renameat2, unlinkat};
+pub use call::Call;
+pub use files::{
+    fallocate, fdatasync, ftruncate, set_len, sync_all, sync_data, syncfs, try_lock, write,
+    write_all, write_all_at,
+};
+pub use identity::Identity;
+pub use paths::{
+    create_dir, create_dir_all, create_dir_mode, hard_link, open, read_dir, remove_dir,
+    remove_dir_all, remove_file, rename, rename_noreplace, sizes,
+};
+pub use process::{identity, is_simulated, later, now, sleep, wall};
