@@ -13,21 +13,21 @@ use crate::sh::{Cmd, root};
 const DEFECTS: &str = "crates/faultsim/defects";
 /// Copies of the workspace, and what is built from them.
 const COPIES: &str = "target/faultsim";
-/// The only scope so far.
-const SCOPE: &str = "fleet";
+/// What can be simulated; the first is the default.
+const SCOPES: [&str; 2] = ["fleet", "directory"];
 
 pub fn run(args: &mut Args) -> Result<()> {
     let with_defects = args.flag("--defects");
     let seeds = args.number("--seeds")?.unwrap_or(100);
-    let scope = args.value("--scope")?;
+    let scope = args.value("--scope")?.unwrap_or_else(|| SCOPES[0].to_owned());
     args.end()?;
-    if let Some(scope) = scope.filter(|scope| scope != SCOPE) {
-        bail!("no scope '{scope}'; there is: {SCOPE}");
+    if !SCOPES.contains(&scope.as_str()) {
+        bail!("no scope '{scope}'; there are: {}", SCOPES.join(", "));
     }
     if with_defects {
         return defects()?.iter().try_for_each(|defect| find(defect, seeds));
     }
-    simulator(root()).arg("0").arg(seeds.to_string()).run()
+    simulator(root()).args(["0".to_owned(), seeds.to_string(), "run".to_owned(), scope]).run()
 }
 
 /// The simulator of a workspace.

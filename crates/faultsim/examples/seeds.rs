@@ -1,5 +1,5 @@
-//! Runs the fleet with a range of seeds: `seeds FROM TO [trace | until-found]`, by default one. The exit code
-//! is 1 if a promise was broken. With `until-found` it is 1 if none was.
+//! Runs a scope with a range of seeds: `seeds FROM TO [trace | until-found | run] [SCOPE]`, by default one
+//! of `fleet`. The exit code is 1 if a promise was broken. With `until-found` it is 1 if none was.
 #![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;
@@ -12,9 +12,12 @@ fn main() -> ExitCode {
     let (Ok(from), Ok(to)) = (number(0, 0), number(1, 1)) else { return ExitCode::from(2) };
     let mode = args.get(2).map(String::as_str);
     let simulate = if mode == Some("trace") { run_traced } else { run };
+    let Some(scope) = args.get(3).map_or(Some(Scope::Fleet), |name| Scope::named(name)) else {
+        return ExitCode::from(2);
+    };
     let mut found = false;
     for seed in from..to {
-        let report = simulate(Scope::Fleet, seed);
+        let report = simulate(scope, seed);
         report.trace.iter().for_each(|event| println!("{event}"));
         println!("{report}");
         found |= !report.findings.is_empty();

@@ -11,6 +11,7 @@
 
 mod bucket;
 mod conditions;
+mod directory;
 mod fleet;
 mod host;
 mod network;
@@ -25,16 +26,19 @@ pub use report::{Finding, Report};
 pub enum Scope {
     /// Five nodes on one bucket with a cap.
     Fleet,
+    /// Four processes on one directory with a cap.
+    Directory,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 1] = [Scope::Fleet];
+    pub const ALL: [Scope; 2] = [Scope::Fleet, Scope::Directory];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Fleet => "fleet",
+            Scope::Directory => "directory",
         }
     }
 
@@ -48,6 +52,7 @@ impl Scope {
 pub fn run(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, false),
+        Scope::Directory => directory::run(seed, false),
     }
 }
 
@@ -55,5 +60,6 @@ pub fn run(scope: Scope, seed: u64) -> Report {
 pub fn run_traced(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, true),
+        Scope::Directory => directory::run(seed, true),
     }
 }

@@ -2,11 +2,11 @@
 //! findings, and the bucket.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_key::Digest;
-use tokio::time::Instant;
 
 use crate::Finding;
 use crate::bucket::Bucket;
@@ -18,8 +18,17 @@ pub const EPOCH_S: u64 = 1_767_225_600;
 /// The world of one simulation.
 #[derive(Debug)]
 pub struct World {
-    began: Instant,
+    time: Time,
     state: Mutex<State>,
+}
+
+/// The virtual time.
+#[derive(Debug)]
+enum Time {
+    /// That of a runtime with a paused clock.
+    OfRuntime(tokio::time::Instant),
+    /// Nanoseconds since this start, moved by the scheduler.
+    Own { began: Instant, passed_ns: AtomicU64 },
 }
 
 /// Its parts that change.
@@ -38,6 +47,16 @@ pub struct State {
 impl World {
     /// A new one. Must be called inside of the runtime, whose clock is paused.
     pub fn new(seed: u64, traced: bool) -> Self {
+        Self::with_time(Time::OfRuntime(tokio::time::Instant::now()), seed, traced)
+    }
+
+    /// A new one whose time passes by [`advance`](Self::advance).
+    pub fn with_own_time(seed: u64, traced: bool) -> Self {
+        let time = Time::Own { began: Instant::now(), passed_ns: AtomicU64::new(0) };
+        Self::with_time(time, seed, traced)
+    }
+
+    fn with_time(time: Time, seed: u64, traced: bool) -> Self {
         let state = State {
             rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
             bucket: Bucket::default(),
@@ -48,7 +67,7 @@ impl World {
             line: String::new(),
             trace: traced.then(Vec::new),
         };
-        World { began: Instant::now(), state: Mutex::new(state) }
+        World { time, state: Mutex::new(state) }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -57,7 +76,30 @@ impl World {
 
     /// The virtual time since the start.
     pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        match &self.time {
+            Time::OfRuntime(began) => began.elapsed(),
+            Time::Own { passed_ns, .. } => Duration::from_nanos(passed_ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The virtual time as an instant.
+    pub fn now(&self) -> Instant {
+        match &self.time {
+            Time::OfRuntime(_) => tokio::time::Instant::now().into_std(),
+            Time::Own { began, .. } => *began + self.elapsed(),
+        }
+    }
+
+    /// The time of day.
+    pub fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S) + self.elapsed()
+    }
+
+    /// Lets time of its own pass.
+    pub fn advance(&self, by: Duration) {
+        if let Time::Own { passed_ns, .. } = &self.time {
+            passed_ns.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 
     /// The store's time of day, in seconds since 1970.

@@ -1,7 +1,7 @@
 //! A fleet of real S3 tiers on one simulated bucket: the setup, the phases of a run, its end.
 
 mod final_checks;
-mod model;
+pub mod model;
 mod nemesis;
 mod node;
 mod workload;

@@ -1,0 +1,60 @@
+//! Moves bytes to and from the files of a simulated process.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_disk::{Finish, Moved, Mover, Part, Refused, Transfer};
+
+use super::medium::Medium;
+use crate::world::World;
+
+/// A mover whose transfers take time, and fail as the medium does.
+#[derive(Debug)]
+pub struct Device {
+    pub world: Arc<World>,
+    pub medium: Arc<Medium>,
+}
+
+impl Mover for Device {
+    fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+        let takes = Duration::from_micros(20 + self.world.below(400)) + self.medium.faults().slow;
+        kvtier_os::later(takes, move || {
+            let mut transfer = transfer;
+            let result = move_all(&mut transfer);
+            done(Moved { transfer, result, unseen: false });
+        });
+        Ok(())
+    }
+
+    fn close(&self) {}
+
+    fn describe(&self) -> String {
+        "simulated".into()
+    }
+}
+
+fn move_all(transfer: &mut Transfer) -> io::Result<u64> {
+    let file = File::from(transfer.file.try_clone()?);
+    let mut moved = 0;
+    for (n, part) in transfer.parts.iter_mut().enumerate() {
+        moved += match part {
+            Part::Write { at, from } => {
+                kvtier_os::write_all_at(&file, (*from).as_ref(), *at)?;
+                from.len() as u64
+            }
+            Part::Read { at, into, len } => {
+                let mut bytes = vec![0; *len];
+                file.read_exact_at(&mut bytes, *at)?;
+                into.write_at(0, &bytes).map_err(io::Error::other)?;
+                if let Some(watch) = &mut transfer.watch {
+                    watch(n, 0, &bytes);
+                }
+                *len as u64
+            }
+        };
+    }
+    Ok(moved)
+}

@@ -1,0 +1,242 @@
+//! A simulated process: one thread, which runs only when it has the turn. Others may run at each of
+//! its calls; there it may be stopped, killed, or get an error.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use kvtier_core::TimeSource;
+use kvtier_os::simulated::{Call, Identity, Job, Process};
+
+use super::medium::Medium;
+use super::turn::Turn;
+use crate::world::{EPOCH_S, World};
+
+/// What unwinds a killed process.
+#[derive(Debug)]
+pub struct Killed;
+
+/// A process, as the scheduler and its own thread see it.
+#[derive(Debug)]
+pub struct SimProcess {
+    pub number: u64,
+    pub world: Arc<World>,
+    pub medium: Arc<Medium>,
+    pub turn: Arc<Turn>,
+    started_ms: u64,
+    state: Mutex<ProcessState>,
+}
+
+/// What changes of a process.
+#[derive(Default)]
+pub struct ProcessState {
+    /// When it can go on, unless it is stopped.
+    pub ready_at: Duration,
+    /// Until when it is stopped.
+    pub stopped_until: Duration,
+    /// How many calls it makes until it is killed.
+    pub calls_left: Option<u64>,
+    /// It was killed: its calls fail.
+    pub is_dead: bool,
+    /// It closes its tier and ends.
+    pub shall_close: bool,
+    /// Its thread has ended, or ends now.
+    pub has_ended: bool,
+    /// For how long it slept in calls or was stopped.
+    pub lost: Duration,
+    jobs: BTreeMap<(Duration, u64), Job>,
+    next_job: u64,
+}
+
+impl std::fmt::Debug for ProcessState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ProcessState(ready at {:?}, {} jobs)", self.ready_at, self.jobs.len())
+    }
+}
+
+impl SimProcess {
+    pub fn new(number: u64, world: &Arc<World>, medium: &Arc<Medium>, turn: &Arc<Turn>) -> Self {
+        SimProcess {
+            number,
+            started_ms: EPOCH_S * 1000 + world.elapsed().as_millis() as u64,
+            world: Arc::clone(world),
+            medium: Arc::clone(medium),
+            turn: Arc::clone(turn),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, ProcessState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn name(&self) -> String {
+        format!("p{}", self.number)
+    }
+
+    /// When it can run next; `None` after its end.
+    pub fn runs_at(&self) -> Option<Duration> {
+        let state = self.state();
+        (!state.has_ended).then(|| state.ready_at.max(state.stopped_until))
+    }
+
+    /// Lets others run until `ready_at`, or longer where it is stopped.
+    pub fn wait_until(&self, ready_at: Duration) {
+        self.state().ready_at = ready_at;
+        self.turn.give_back();
+        self.turn.take(self.number);
+    }
+
+    /// The next job that is due.
+    pub fn pop_job(&self) -> Option<Job> {
+        let now = self.world.elapsed();
+        let mut state = self.state();
+        let first = state.jobs.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    /// When the next job is due.
+    pub fn next_job_at(&self) -> Option<Duration> {
+        self.state().jobs.first_key_value().map(|(at, _)| at.0)
+    }
+
+    /// Drops what it would have run.
+    pub fn drop_jobs(&self) {
+        let jobs = std::mem::take(&mut self.state().jobs);
+        drop(jobs);
+    }
+
+    /// Unwinds, where the process is to be killed at this call.
+    fn die_here(&self, call: Call<'_>) {
+        let dies = {
+            let mut state = self.state();
+            match &mut state.calls_left {
+                None => false,
+                Some(0) => std::mem::replace(&mut state.is_dead, true) == false,
+                Some(left) => {
+                    *left -= 1;
+                    false
+                }
+            }
+        };
+        if dies && !std::thread::panicking() {
+            self.world.event(format_args!("{} is killed before {}", self.name(), kind(call)));
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+    }
+}
+
+/// The process on its own thread.
+#[derive(Debug)]
+pub struct OnThread(pub Arc<SimProcess>);
+
+impl Process for OnThread {
+    fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
+        let process = &self.0;
+        if process.state().is_dead {
+            return Err(nix::Error::EIO);
+        }
+        process.die_here(call);
+        let is_look = matches!(call, Call::Look(_));
+        let (others_run, takes) = {
+            let mut world = process.world.lock();
+            (world.rng.u8(..) < if is_look { 8 } else { 80 }, world.rng.u64(500..8000))
+        };
+        process.world.advance(Duration::from_nanos(takes));
+        if others_run {
+            process.wait_until(process.world.elapsed());
+            process.die_here(call);
+        }
+        process.medium.before(&process.world, call)
+    }
+
+    fn after(&self, call: Call<'_>) {
+        let process = &self.0;
+        process.medium.after(&process.world, call);
+        if !matches!(call, Call::Look(_) | Call::Lock(_)) {
+            let what = process.medium.describe(call);
+            process.world.event(format_args!("{} {} {what}", process.name(), kind(call)));
+        }
+    }
+
+    fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
+        self.0.medium.torn(&self.0.world, bytes)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
+            host: "machine".into(),
+            pid: 1000 + self.0.number as u32,
+            started_ms: self.0.started_ms,
+            booted_s: self.0.medium.booted_s(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.0.world.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.0.world.wall()
+    }
+
+    fn sizes(&self) -> (u64, u64) {
+        self.0.medium.sizes()
+    }
+
+    fn sleep(&self, time: Duration) {
+        let process = &self.0;
+        if process.state().is_dead {
+            return;
+        }
+        process.state().lost += time;
+        process.wait_until(process.world.elapsed() + time);
+    }
+
+    fn later(&self, after: Duration, job: Job) {
+        let at = self.0.world.elapsed() + after;
+        let mut state = self.0.state();
+        if state.is_dead {
+            drop(state);
+            return drop(job);
+        }
+        let number = state.next_job;
+        state.next_job += 1;
+        state.jobs.insert((at, number), job);
+    }
+}
+
+/// The clock of a process.
+#[derive(Debug)]
+pub struct ProcessTime(pub Arc<World>);
+
+impl TimeSource for ProcessTime {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.0.wall()
+    }
+}
+
+/// A call in a word.
+fn kind(call: Call<'_>) -> &'static str {
+    match call {
+        Call::Open(_) => "open",
+        Call::CreateDir(_) => "create directory",
+        Call::Link(..) => "link",
+        Call::Rename(..) => "rename",
+        Call::Exchange(..) => "exchange",
+        Call::Remove(_) => "remove",
+        Call::RemoveTree(_) => "remove tree",
+        Call::Look(_) => "look",
+        Call::Write(_) => "write",
+        Call::SetLen(_) => "set length",
+        Call::Allocate(..) => "allocate",
+        Call::Sync(_) => "sync",
+        Call::SyncAll => "sync all",
+        Call::Lock(_) => "lock",
+        _ => "call",
+    }
+}

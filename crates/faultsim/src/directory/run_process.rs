@@ -1,0 +1,137 @@
+//! The thread of a simulated process: opens the tier, runs its jobs and its callers, and ends.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvtier_core::{Clock, Observe, Tier};
+use kvtier_disk::{Disk, DiskConfig, Durability};
+
+use super::callers::Callers;
+use super::device::Device;
+use super::process::{Killed, OnThread, ProcessTime, SimProcess};
+use super::{CAP_BYTES, Shared};
+
+/// Starts the thread, which waits for its first turn.
+pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> JoinHandle<()> {
+    let (shared, process) = (Arc::clone(shared), Arc::clone(process));
+    std::thread::spawn(move || {
+        process.turn.take(process.number);
+        // The numbers are also the seeds of what the production code decides at random.
+        fastrand::seed(process.number);
+        let entered = kvtier_os::simulated::enter(Rc::new(OnThread(Arc::clone(&process))));
+        let ended = catch_unwind(AssertUnwindSafe(|| live(&shared, &process)));
+        if let Err(cause) = ended
+            && !cause.is::<Killed>()
+        {
+            let said = cause.downcast_ref::<String>().cloned().unwrap_or_default();
+            process.world.finding("panic", format!("{} panicked: {said}", process.name()));
+        }
+        process.state().is_dead = true;
+        process.drop_jobs();
+        drop(entered);
+        process.state().has_ended = true;
+        process.turn.give_back();
+    })
+}
+
+fn live(shared: &Arc<Shared>, process: &Arc<SimProcess>) {
+    let began = process.world.elapsed();
+    process.world.event(format_args!("{} opens the directory", process.name()));
+    let tier = match Disk::open(config(shared), device(process)) {
+        Ok(tier) => tier,
+        Err(e) => return cannot_open(shared, process, began, &e),
+    };
+    process.world.event(format_args!("{} is open", process.name()));
+    shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+    let mut callers = Callers::new(shared, process, tier);
+    run(process, &mut callers);
+    if !process.state().is_dead {
+        check_usage(shared, process, callers.tier());
+        close(process, callers);
+    }
+}
+
+/// Whether a start may fail: the device fails, or a stopped process holds a lock.
+fn cannot_open(shared: &Shared, process: &SimProcess, began: Duration, e: &kvtier_core::Error) {
+    let (world, name) = (&process.world, process.name());
+    world.event(format_args!("{name} cannot open the directory: {:?}", e.kind()));
+    if shared.is_well(began) && !process.state().is_dead {
+        world.finding("open", format!("{name} cannot open the directory: {e:#}"));
+    }
+}
+
+/// Runs what is due until the process is to close, or was killed inside of code that caught it.
+fn run(process: &SimProcess, callers: &mut Callers) {
+    loop {
+        if process.state().is_dead {
+            return;
+        }
+        let shall_close = process.state().shall_close;
+        if shall_close && callers.is_idle() {
+            return;
+        }
+        if !shall_close && !callers.is_quiet() {
+            callers.begin();
+        }
+        if let Some(job) = process.pop_job() {
+            job();
+            callers.check();
+            continue;
+        }
+        callers.check();
+        let job_at = process.next_job_at().unwrap_or(Duration::MAX);
+        let caller_at =
+            if shall_close || callers.is_quiet() { Duration::MAX } else { callers.next_at() };
+        let at = job_at.min(caller_at).max(process.world.elapsed());
+        process.wait_until(at);
+        if process.state().calls_left == Some(0) {
+            process.state().is_dead = true;
+            process.world.event(format_args!("{} is killed while it waits", process.name()));
+        }
+    }
+}
+
+/// After a time without operations each process counts what is in the directory.
+fn check_usage(shared: &Shared, process: &SimProcess, tier: &Disk<Device>) {
+    let (counted, stored) = (tier.usage().used_bytes, shared.medium.chunk_bytes());
+    if shared.is_quiet() && counted != Some(stored) {
+        let what = format!(
+            "{} counts {counted:?} bytes, {stored} are there, unfinished are {:?}",
+            process.name(),
+            shared.medium.leftovers()
+        );
+        process.world.finding("usage", what);
+    }
+}
+
+fn close(process: &SimProcess, callers: Callers) {
+    process.world.event(format_args!("{} closes", process.name()));
+    let mut closing = Some(callers.tier().close());
+    while closing.as_ref().is_some_and(|closing| !closing.is_done()) && !process.state().is_dead {
+        match process.pop_job() {
+            Some(job) => job(),
+            None => process.wait_until(process.next_job_at().unwrap_or(process.world.elapsed())),
+        }
+    }
+    drop(closing.take());
+    drop(callers);
+}
+
+fn device(process: &SimProcess) -> Device {
+    Device { world: Arc::clone(&process.world), medium: Arc::clone(&process.medium) }
+}
+
+fn config(shared: &Shared) -> DiskConfig {
+    let mut config = DiskConfig::new(shared.medium.root(), CAP_BYTES);
+    config.clock = Clock::given(ProcessTime(Arc::clone(&shared.world)));
+    config.bounce_bytes = 128 << 10;
+    config.ops_max = 16;
+    config.free_min_bytes = Some(1 << 20);
+    config.flush_every = Duration::from_secs(2);
+    config.durability = if shared.is_durable { Durability::Fdatasync } else { Durability::None };
+    config
+}
