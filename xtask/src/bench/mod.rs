@@ -2,6 +2,7 @@
 
 mod adapter_plan;
 mod adapter_samples;
+mod encodings;
 mod file;
 mod kv;
 mod lmcache;
@@ -24,6 +25,7 @@ const LIMIT_S: u64 = 60 * 60;
 pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
+        Some("encodings") => return encodings::run(args),
         Some("file") => return file::run(args),
         Some("kv") => return kv::run(args),
         Some("lmcache") => return lmcache::run(args),
@@ -32,7 +34,7 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some("vllm") => return vllm::run(args),
         Some(other) => {
             bail!(
-                "no benchmark '{other}'; there are: file, kv, lmcache, s3, sglang, vllm, or none for all criterion programs"
+                "no benchmark '{other}'; there are: encodings, file, kv, lmcache, s3, sglang, vllm, or none for all criterion programs"
             )
         }
         None => {}

@@ -158,7 +158,10 @@ impl ServerState {
             }
             _ => response.distort(fault.as_ref()),
         }
-        response.write(to, bodiless)?;
+        match &self.link {
+            Some(link) => link.write(&response.to_bytes(bodiless), to)?,
+            None => response.write(to, bodiless)?,
+        }
         Ok(!matches!(fault, Some(Fault::CloseAfter)))
     }
 }

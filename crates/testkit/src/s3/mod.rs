@@ -12,6 +12,7 @@ mod express;
 mod fault;
 #[cfg(feature = "http2")]
 mod http2;
+mod link;
 mod multipart;
 mod object_store;
 mod operations;

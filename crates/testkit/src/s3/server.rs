@@ -6,6 +6,7 @@ use std::thread;
 
 use super::express::Sessions;
 use super::fault::Rule;
+use super::link::Link;
 use super::object_store::{ObjectStore, Pending};
 
 /// The server's settings; the defaults are those of a strict S3.
@@ -45,6 +46,9 @@ pub struct Setup {
     /// Whether its uploads have names that need no encoding in a URL: aws-crt sends them as they
     /// come, and signs them otherwise.
     pub plain_uploads: bool,
+    /// Bytes a second that its answers have together over HTTP/1.1, as on a link that clients share.
+    /// All that the machine can without.
+    pub link_bytes_per_s: Option<u64>,
 }
 
 impl Setup {
@@ -72,6 +76,7 @@ impl Default for Setup {
             lifecycle: None,
             hides_settings: false,
             plain_uploads: false,
+            link_bytes_per_s: None,
         }
     }
 }
@@ -129,6 +134,7 @@ pub(super) struct ServerState {
     pub(super) stopped: AtomicBool,
     pub(super) clock_step_s: AtomicI64,
     pub(super) sockets: Mutex<Vec<TcpStream>>,
+    pub(super) link: Option<Link>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,6 +152,7 @@ impl Server {
         let address = listener.local_addr()?;
         let ahead_s = setup.clock_ahead_s;
         let plain_uploads = setup.plain_uploads;
+        let link = setup.link_bytes_per_s.map(Link::new);
         let shared = Arc::new(ServerState {
             setup,
             http2,
@@ -164,6 +171,7 @@ impl Server {
             stopped: AtomicBool::new(false),
             clock_step_s: AtomicI64::new(0),
             sockets: Mutex::default(),
+            link,
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {

@@ -220,9 +220,14 @@ impl Response {
 
     /// Sends all of it; the answer to a HEAD without its body.
     pub fn write(&self, to: &mut TcpStream, bodiless: bool) -> io::Result<()> {
+        to.write_all(&self.to_bytes(bodiless))
+    }
+
+    /// All of it as it goes onto the wire; the answer to a HEAD without its body.
+    pub fn to_bytes(&self, bodiless: bool) -> Vec<u8> {
         let mut out = self.head().into_bytes();
         if bodiless || self.status == 204 {
-            return to.write_all(&out);
+            return out;
         }
         if self.chunked {
             for piece in self.body.chunks(7000) {
@@ -235,6 +240,6 @@ impl Response {
         } else {
             out.extend_from_slice(&self.body);
         }
-        to.write_all(&out)
+        out
     }
 }
