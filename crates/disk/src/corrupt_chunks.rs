@@ -9,9 +9,12 @@ use crate::data_dir::FileId;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// The most corrupt files that are remembered because they could not be quarantined. The chunk of a
-/// forgotten one stays a miss here until this process saves it.
-pub const CORRUPT_MAX: usize = 4096;
+/// The most chunks that the index remembers as unusable here.
+pub const SUSPECTS_MAX: usize = 1 << 16;
+/// The most files that are remembered because they are damaged and could not be quarantined, or cannot
+/// be decoded here. More than the index has suspects, so that each of those has its file here: else
+/// nothing would show that a peer replaced it. Twice as many, so that the others are rarely removed.
+const FILES_MAX: usize = 2 * SUSPECTS_MAX;
 
 impl<M: Mover> Shared<M> {
     /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
@@ -73,14 +76,12 @@ impl<M: Mover> Shared<M> {
 
     fn remember_corrupt(&self, digest: &Digest, file: FileId) {
         let mut corrupt_files = self.chunks.corrupt_files();
-        if corrupt_files.len() >= CORRUPT_MAX {
-            // A save of this process replaced the other files.
+        if corrupt_files.len() >= FILES_MAX {
+            // The other files were replaced, or the index forgot them: their chunks are tried again.
             let index = self.index();
             corrupt_files.retain(|digest, _| index.is_suspect(digest));
         }
-        if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
-            corrupt_files.insert(*digest, file);
-        }
+        corrupt_files.insert(*digest, file);
     }
 
     /// Makes a chunk a miss here whose file `seen` this process cannot use, as long as its name means

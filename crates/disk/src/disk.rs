@@ -11,6 +11,7 @@ use kvtier_core::{
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::corrupt_chunks::SUSPECTS_MAX;
 use crate::counters::add;
 use crate::data_dir::DataDir;
 use crate::direct_io::PAGE;
@@ -67,7 +68,9 @@ impl<M: Mover> Disk<M> {
                 Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e)
             })
         };
-        let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
+        let index_config = IndexConfig::new(config.capacity_bytes)
+            .with_high_mark(1.0)
+            .with_suspects_max(SUSPECTS_MAX);
         let policy = if config.compat.is_some() {
             config.policy.build_compat()
         } else {

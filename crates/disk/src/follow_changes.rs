@@ -118,8 +118,12 @@ impl<M: Mover> Shared<M> {
             return;
         }
         // A peer may have begun to encode.
-        if bytes != chunk_file_name::file_len(len) {
-            self.data_dir.look_for_encoded();
+        if bytes != chunk_file_name::file_len(len)
+            && !self.data_dir.may_have_encoded()
+            && self.data_dir.look_for_encoded()
+        {
+            // What this process deleted or replaced since was counted by its name.
+            self.space.ledger_validity.suspect();
         }
         // From here on no thread of this process changes the file or the entry.
         let one = self.name(&digest);

@@ -289,7 +289,15 @@ impl DataDir {
     /// The bytes that the ledger counts for a `file` under a name that states a payload of `len`
     /// bytes: its own length where chunks may be encoded, else that of its name.
     pub fn counted_bytes(&self, len: u64, file: &FileId) -> u64 {
-        file.bytes.filter(|_| self.may_have_encoded()).unwrap_or_else(|| self.file_len(len))
+        self.counted(len, file.bytes)
+    }
+
+    /// The same for a file of `measured` bytes. One of another length than its name states shows that
+    /// a peer may have begun to encode since this process looked.
+    pub fn counted(&self, len: u64, measured: Option<u64>) -> u64 {
+        let by_name = self.file_len(len);
+        let is_counted = |bytes: &u64| *bytes == by_name || self.look_for_encoded();
+        measured.filter(is_counted).unwrap_or(by_name)
     }
 
     /// The length in bytes of the file that holds a payload of `len` bytes.

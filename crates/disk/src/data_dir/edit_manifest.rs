@@ -46,6 +46,8 @@ impl DataDir {
         // Compared below: a manifest that did not change is not written, so idle processes cause no
         // writes.
         let before = manifest.clone();
+        // A peer that did not notice it may have written a lost manifest again.
+        manifest.has_encoded |= self.may_have_encoded();
         edit(&mut manifest)?;
         if manifest != before || !is_written {
             manifest.write(&own).map_err(fail)?;

@@ -59,11 +59,16 @@ fn format_line() -> String {
     format!("format: {FORMAT}")
 }
 
+/// The line of `alive` of a build that reads encoded chunks. Earlier builds write none.
+const READS_ENCODED: &str = "reads: encoded";
+
 /// The text of `alive`. What changes while the process lives is last.
 pub fn alive_text(capacity_bytes: Option<u64>) -> String {
     let process = Process::this().map(|process| format!("{}\n", process.text()));
     let cap = capacity_bytes.map(|bytes| format!("cap: {bytes}\n"));
-    format!("{ALIVE}{}\n{}{}", format_line(), process.unwrap_or_default(), cap.unwrap_or_default())
+    let format = format_line();
+    let (process, cap) = (process.unwrap_or_default(), cap.unwrap_or_default());
+    format!("{ALIVE}{format}\n{READS_ENCODED}\n{process}{cap}")
 }
 
 pub fn host() -> io::Result<String> {
@@ -94,9 +99,20 @@ pub fn read_cap(tmp: &Path, name: &str) -> Option<u64> {
 
 /// Whether the living process with this staging directory is certainly of a build of this format.
 pub fn is_of_this_format(tmp: &Path, name: &str) -> bool {
+    has_line(tmp, name, &format_line())
+}
+
+/// The living processes that may be of builds that do not read encoded chunks.
+pub fn names_without_encodings(tmp: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = live_names(tmp)?;
+    names.retain(|name| !has_line(tmp, name, READS_ENCODED));
+    Ok(names)
+}
+
+fn has_line(tmp: &Path, name: &str, wanted: &str) -> bool {
     let bytes = internal_files::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX);
     let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-    text.lines().any(|line| line == format_line())
+    text.lines().any(|line| line == wanted)
 }
 
 /// All staging directories. Other files are ignored.

@@ -79,11 +79,7 @@ impl DataDir {
     /// published even if this fails. Returns the bytes that are counted for a file of that name:
     /// directories are not counted.
     fn clear_swapped(&self, draft: &Draft, len: u64) -> Option<u64> {
-        let by_name = self.file_len(len);
-        let bytes = match self.may_have_encoded() {
-            true => self.draft_bytes(draft).unwrap_or(by_name),
-            false => by_name,
-        };
+        let bytes = self.counted(len, self.draft_bytes(draft).ok());
         match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::EISDIR) => {
                 if let Err(e) = self.move_directory_away(&draft.staging.path().join(&draft.name)) {
@@ -189,5 +185,24 @@ mod tests {
             }
             assert!(data_dir.delete(&digest, 4096).unwrap() == Some(8192));
         }
+    }
+
+    #[test]
+    fn a_replaced_file_counts_its_own_bytes_also_before_this_process_noticed_encodings() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let peer = DataDir::open(dir.path(), None).unwrap();
+        let digest = Digest::derive("test", b"x");
+        let path = crate::chunk_file_name::path(dir.path(), &digest, 40_960);
+        let replace = || {
+            std::fs::write(&path, [0; 12_288]).unwrap();
+            let (draft, _) = data_dir.create(45_056).unwrap();
+            data_dir.publish(&draft, &digest, 40_960).unwrap()
+        };
+        // Cut by another program: the ledger counts what its name states.
+        assert_eq!(replace(), Some(45_056));
+        peer.begin_to_encode(std::time::Duration::from_secs(60)).unwrap();
+        assert!(!data_dir.may_have_encoded());
+        assert_eq!(replace(), Some(12_288));
     }
 }

@@ -84,7 +84,8 @@ impl DataDir {
         Ok(Recovered::Directory)
     }
 
-    /// Writes a damaged manifest again as this process read or wrote it last, and removes the lock of
+    /// Writes a damaged manifest again as this process read or wrote it last, notes encoded chunks in
+    /// one that a peer wrote without them, and removes the lock of
     /// earlier builds where none of their processes uses it.
     ///
     /// # Errors
@@ -94,7 +95,13 @@ impl DataDir {
         if self.is_read_only() {
             return Ok(());
         }
-        if matches!(Manifest::find(&self.root), Ok(Found::Damaged(_))) {
+        let is_wrong = match Manifest::find(&self.root) {
+            Ok(Found::Damaged(_)) => true,
+            // A peer that did not notice the encodings wrote a lost manifest again.
+            Ok(Found::Whole(manifest)) => self.may_have_encoded() && !manifest.has_encoded,
+            _ => false,
+        };
+        if is_wrong {
             self.edit_manifest(REGISTRATION_WAIT_MAX, |_| Ok(()))?;
         }
         let own = self.own();

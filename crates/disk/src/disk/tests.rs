@@ -10,6 +10,7 @@ use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
+use crate::corrupt_chunks::SUSPECTS_MAX;
 use crate::index_age::{AGE_MAX, FOLLOW_EVERY};
 use crate::inspect::{Directory, NewChunk};
 use crate::ledger::Ledger;
@@ -301,16 +302,29 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
         crate::data_dir::FileId::of(&fs::metadata(path).unwrap())
     });
     let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-    for n in 0..crate::corrupt_chunks::CORRUPT_MAX {
+    // Many that no save replaces, as chunks that cannot be decoded here, and many that one does.
+    for n in 0..5000 {
         shared.mark_corrupt(&digest(n), first);
-        // As the commit of a save does.
-        shared.index().clear_suspect(&digest(n));
+        if n % 5 == 0 {
+            // As the commit of a save does.
+            shared.index().clear_suspect(&digest(n));
+        }
     }
-    let last = digest(usize::MAX);
-    shared.mark_corrupt(&last, first);
-    assert!(shared.index().is_suspect(&last));
+    for n in [4999, usize::MAX] {
+        let last = digest(n);
+        shared.mark_corrupt(&last, first);
+        assert!(shared.index().is_suspect(&last));
+        shared.clear_corrupt_if_replaced(&last, second);
+        assert!(!shared.index().is_suspect(&last), "another process saved it again");
+    }
+    let files = || shared.chunks.corrupt_files().len();
+    assert_eq!(files(), 4999);
+    // Bounded, also where all of them stay unusable.
+    (0..2 * SUSPECTS_MAX).for_each(|n| _ = shared.mark_corrupt(&digest(10_000 + n), first));
+    assert!(files() <= 2 * SUSPECTS_MAX);
+    let last = digest(10_000 + 2 * SUSPECTS_MAX - 1);
     shared.clear_corrupt_if_replaced(&last, second);
-    assert!(!shared.index().is_suspect(&last), "another process saved it again");
+    assert!(!shared.index().is_suspect(&last));
 }
 
 #[test]
