@@ -5,9 +5,13 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::BadDay;
+use kvtier_codec::{
+    Aes256Gcm, Chain, Decoder, Keyring, MasterKey, Stage, TierEncoding, stage_by_name,
+};
 use kvtier_core::{Ctx, Loaded, Observe, Saved, ShedReason, Tier};
 use kvtier_disk::{Disk, DiskConfig, Layout};
 use kvtier_testkit::Seed;
@@ -17,9 +21,37 @@ const CAPACITY: u64 = 400_000;
 const LENS: [usize; 6] = [1, 4096, 4097, 12_288, 50_000, 70_001];
 const KEYS: u64 = 6;
 
-fn open(dir: &Path, layout: Layout, mover: BadDay) -> Disk<BadDay> {
+/// The files of a directory.
+#[derive(Clone, Copy, Debug)]
+struct Files {
+    layout: Layout,
+    /// Chunks are stored by `zstd` and `aes-256-gcm`.
+    encodes: bool,
+}
+
+impl From<Layout> for Files {
+    fn from(layout: Layout) -> Self {
+        Files { layout, encodes: false }
+    }
+}
+
+const ENCODED: Files = Files { layout: Layout::Kvtier, encodes: true };
+
+fn encoding() -> Arc<TierEncoding> {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[7; 32]).unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let chain = Chain::new(vec![stage_by_name("zstd").unwrap(), Arc::clone(&aes)]).unwrap();
+    Arc::new(TierEncoding::new(chain, Decoder::new().with_stage(aes)))
+}
+
+fn open(dir: &Path, Files { layout, encodes }: Files, mover: BadDay) -> Disk<BadDay> {
     let mut config = DiskConfig::new(dir, CAPACITY);
     config.layout = layout;
+    if encodes {
+        config.encoding = encoding();
+        config.encode_bytes = 256 << 10;
+    }
     config.threads = 2;
     config.ops_max = 8;
     config.bounce_bytes = 256 << 10;
@@ -97,7 +129,9 @@ fn quick_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-fn story(number: u64, layout: Layout) -> u64 {
+fn story(number: u64, files: impl Into<Files>) -> u64 {
+    let files = files.into();
+    let layout = files.layout;
     let dir = quick_dir();
     let mut seed = Seed::new(number);
     let f = Fixture::new(
@@ -108,7 +142,7 @@ fn story(number: u64, layout: Layout) -> u64 {
         _ if layout.has_headers() => f.with_engine_keys(),
         _ => f,
     };
-    let disk = open(dir.path(), layout, BadDay::new(number, 300));
+    let disk = open(dir.path(), files, BadDay::new(number, 300));
     (0..16).for_each(|_| step(&disk, &f, &mut seed));
     let met = disk.mover().met();
     disk.mover().heal();
@@ -139,7 +173,7 @@ fn story(number: u64, layout: Layout) -> u64 {
     drop(disk);
     assert_eq!(f.arena.stats().free, f.arena.stats().capacity, "memory lost");
 
-    let disk = open(dir.path(), layout, BadDay::new(number, 0));
+    let disk = open(dir.path(), files, BadDay::new(number, 0));
     for n in 0..KEYS {
         let done = disk.load(&f.ctx(), vec![f.load_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
         if let Loaded::Hit { len } = done.result.unwrap() {
@@ -159,6 +193,12 @@ fn story(number: u64, layout: Layout) -> u64 {
 /// files is the same.
 fn elsewhere(number: u64, layout: Layout) -> u64 {
     if number < 100 || number.is_multiple_of(3) { story(number, layout) } else { 0 }
+}
+
+#[test]
+fn fault_seeds_of_the_device_give_no_wrong_byte_in_a_directory_with_encoded_chunks() {
+    let met = kvtier_testkit::for_each_seed(50, |number| story(number, ENCODED));
+    assert!(met > 50, "too few faults to prove anything: {met}");
 }
 
 #[test]

@@ -11,12 +11,16 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use kvtier_core::{Loaded, Saved};
-use kvtier_file::{Durability, FileConfig, FileTier, Layout};
+use kvtier_disk::kvtier_codec::{
+    Aes256Gcm, Chain, Decoder, Keyring, MasterKey, Stage, stage_by_name,
+};
+use kvtier_file::{Durability, FileConfig, FileTier, Layout, TierEncoding};
 use kvtier_testkit::Seed;
 use kvtier_testkit::conformance::Fixture;
 
@@ -47,19 +51,24 @@ struct Use {
     layout: Layout,
     durability: Durability,
     capacity_bytes: u64,
+    /// Chunks are stored by `zstd` and `aes-256-gcm`.
+    encodes: bool,
 }
 
 impl Use {
-    const ALL: [Use; 4] = [
-        Use { layout: Layout::Kvtier, durability: Durability::Fdatasync, capacity_bytes: 1 << 30 },
+    const DURABLE: Use = Use {
+        layout: Layout::Kvtier,
+        durability: Durability::Fdatasync,
+        capacity_bytes: 1 << 30,
+        encodes: false,
+    };
+    const ALL: [Use; 5] = [
+        Use::DURABLE,
         // Every other save evicts.
-        Use { layout: Layout::Kvtier, durability: Durability::None, capacity_bytes: 4 << 20 },
-        Use { layout: Layout::Kvtier, durability: Durability::Syncfs, capacity_bytes: 1 << 30 },
-        Use {
-            layout: Layout::LmcacheMp,
-            durability: Durability::Fdatasync,
-            capacity_bytes: 1 << 30,
-        },
+        Use { durability: Durability::None, capacity_bytes: 4 << 20, ..Use::DURABLE },
+        Use { durability: Durability::Syncfs, ..Use::DURABLE },
+        Use { layout: Layout::LmcacheMp, ..Use::DURABLE },
+        Use { encodes: true, ..Use::DURABLE },
     ];
 
     fn open(self, dir: &Path) -> Result<Fixture, kvtier_core::Error> {
@@ -67,6 +76,7 @@ impl Use {
             .with_layout(self.layout)
             .with_durability(self.durability)
             .with_flush_every(Duration::from_millis(50));
+        let config = if self.encodes { config.with_encoding(encoding()) } else { config };
         // More than the small file system has, and nothing here fills it.
         FileTier::open(config.with_free_min(0)).map(Fixture::new)
     }
@@ -74,6 +84,14 @@ impl Use {
     fn is_durable(self) -> bool {
         self.durability != Durability::None
     }
+}
+
+fn encoding() -> Arc<TierEncoding> {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(1, &[7; 32]).unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 1));
+    let chain = Chain::new(vec![stage_by_name("zstd").unwrap(), Arc::clone(&aes)]).unwrap();
+    Arc::new(TierEncoding::new(chain, Decoder::new().with_stage(aes)))
 }
 
 fn len_of(n: u64) -> usize {
@@ -295,7 +313,8 @@ fn a_crash_of_the_machine_shuts_no_directory_and_costs_no_durable_chunk() {
     let each = crashes.div_ceil(KINDS.len() as u64);
     for kind in KINDS {
         let mut left = each;
-        let mut usage = 0;
+        // Each run begins with another use.
+        let mut usage = seed.below(Use::ALL.len() as u64) as usize;
         while left > 0 {
             let disk = match run("xfs_io", &["-V"]).and_then(|()| Disk::new(kind)) {
                 Ok(disk) => disk,
