@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvtier_core::{
     Admission, Caps, Ctx, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
     Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Op, Presence, Removed, Save, Saved, ShedReason,
-    Slot, Ticket, Tier,
+    Slot, Ticket, Tier, Timekeeper,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -100,13 +100,8 @@ impl<M: Mover> Disk<M> {
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
         shared.evict_to_cap();
-        let pool = ThreadPool::start(&config.name, config.threads)
+        let threads = start_threads(&config, &shared, Arc::clone(admission.timers()))
             .map_err(failed("cannot start a thread"))?;
-        let theirs = Arc::clone(&shared);
-        let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
-        let syncer = syncer.map_err(failed("cannot start a thread"))?;
-        let clock = Arc::clone(admission.timers());
-        let threads = OpThreads { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
         let scanner =
             // Other programs write into a foreign layout, and no change log says so: a thread looks
             // at the files.
@@ -130,6 +125,18 @@ impl<M: Mover> Disk<M> {
         let refused = self.shared.data_dir.foreign()?.refusal(key)?;
         Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
+}
+
+/// Starts the threads on which operations continue.
+fn start_threads<M: Mover>(
+    config: &DiskConfig,
+    shared: &Arc<Shared<M>>,
+    clock: Arc<Timekeeper>,
+) -> std::io::Result<OpThreads> {
+    let pool = Arc::new(ThreadPool::start(&config.name, config.threads)?);
+    let theirs = Arc::clone(shared);
+    let syncer = Arc::new(Syncer::start(&config.name, move || theirs.data_dir.sync_all())?);
+    Ok(OpThreads { pool, syncer, clock })
 }
 
 impl<M: Mover> Shared<M> {

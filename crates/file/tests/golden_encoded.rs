@@ -32,7 +32,7 @@ const CODECS: [(&[u64], u16); 3] = [(&PLAIN, 0), (&ZSTD, 0x2), (&SPLIT_AES, 0x43
 
 fn key(n: u64) -> Key {
     let namespace = Namespace::new("golden", Digest([4; 32])).with_dtype(DType::BFloat16);
-    Key::from_name(&Arc::new(namespace), &format!("chunk {n}"))
+    Key::from_name(&Arc::new(namespace), format!("chunk {n}"))
 }
 
 /// Elements of bf16 whose exponents are few.

@@ -194,7 +194,7 @@ impl Scheduler {
         let chosen = ready[self.shared.world.below(ready.len() as u64) as usize];
         self.let_run(chosen);
         self.turns += 1;
-        if self.turns % TURNS_A_CHECK == 0 {
+        if self.turns.is_multiple_of(TURNS_A_CHECK) {
             self.check_cap();
         }
     }

@@ -112,7 +112,7 @@ impl SimProcess {
             let mut state = self.state();
             match &mut state.calls_left {
                 None => false,
-                Some(0) => std::mem::replace(&mut state.is_dead, true) == false,
+                Some(0) => !std::mem::replace(&mut state.is_dead, true),
                 Some(left) => {
                     *left -= 1;
                     false

@@ -35,7 +35,7 @@ impl Chunks {
     }
 
     pub fn key(&self, n: u64) -> Key {
-        Key::from_name(&self.namespace, &format!("chunk {n}"))
+        Key::from_name(&self.namespace, format!("chunk {n}"))
     }
 
     /// Lets the tier use the memory directly, where it can.
