@@ -68,15 +68,13 @@ impl<M: Mover> Disk<M> {
                 Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e)
             })
         };
-        let index_config = IndexConfig::new(config.capacity_bytes)
-            .with_high_mark(1.0)
-            .with_suspects_max(SUSPECTS_MAX);
+        let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
         let policy = if config.compat.is_some() {
             config.policy.build_compat()
         } else {
             config.policy.build()
         };
-        let index = Index::new(index_config, policy);
+        let index = Index::new(index_config.with_suspects_max(SUSPECTS_MAX), policy);
         let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         // Lists the chunks of layout `kvtier`. Those of a foreign layout follow below, when their
