@@ -57,8 +57,11 @@ fn find(defect: &Path, seeds: u64) -> Result<()> {
     Cmd::new("git archive --format=tar -o").arg(&archive).arg("HEAD").run()?;
     Cmd::new("tar -xf").arg(&archive).dir(&copy).run()?;
     Cmd::new("patch -p1 -i").arg(defect.to_string_lossy()).dir(&copy).run()?;
+    // A patch for another scope than the first begins with its name.
+    let scope = SCOPES.iter().find(|scope| name.starts_with(&format!("{scope}-")));
+    let scope = scope.unwrap_or(&SCOPES[0]).to_string();
     let found = simulator(&copy)
-        .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned()])
+        .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned(), scope])
         .env("CARGO_TARGET_DIR", root().join(COPIES).join("build").to_string_lossy())
         .run();
     found.with_context(|| format!("{seeds} seeds do not find the defect {name}"))

@@ -54,3 +54,12 @@ fn files_that_cannot_be_deleted_at_first_are_deleted_later() {
         assert!(report.findings.is_empty(), "{report}");
     }
 }
+
+/// After a crash a file had the names of two chunks, and the ledger counted it once.
+#[test]
+fn a_file_that_a_crash_left_under_two_names_is_counted_twice() {
+    for seed in [85, 581] {
+        let report = run(Scope::Directory, seed);
+        assert!(report.findings.is_empty(), "{report}");
+    }
+}

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use kvtier_key::Digest;
 
+use super::listing::Listed;
 use super::{DataDir, liveness, staging};
+use crate::chunk_file_name;
 
 /// The most passes over the directory.
 const PASSES_MAX: usize = 8;
@@ -26,6 +28,8 @@ pub struct ByteCount {
 #[derive(Debug, Default)]
 pub struct SeenFiles {
     inodes: HashSet<u64>,
+    /// Chunks whose file has a second name.
+    linked: HashSet<Digest>,
     bytes: u64,
 }
 
@@ -34,6 +38,13 @@ impl SeenFiles {
     pub fn file(&mut self, inode: u64, bytes: u64) {
         if self.inodes.insert(inode) {
             self.bytes += bytes;
+        }
+    }
+
+    /// Counts a chunk's file that is also another chunk's: each name is released when it is deleted.
+    fn second_name(&mut self, listed: &Listed) {
+        if self.linked.insert(listed.digest) {
+            self.bytes += listed.bytes;
         }
     }
 }
@@ -79,10 +90,18 @@ impl DataDir {
     fn pass(&self, seen: &mut SeenFiles, counted: &mut ByteCount) -> io::Result<()> {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
-            None => self.list(|listed| {
-                seen.file(listed.inode, listed.bytes);
-                counted.chunks.push((listed.digest, listed.len));
-            })?,
+            None => {
+                let mut in_this_pass = HashSet::new();
+                self.list(|listed| {
+                    seen.file(listed.inode, listed.bytes);
+                    counted.chunks.push((listed.digest, listed.len));
+                    // A file that moved during the pass, or one that a crash of the machine left
+                    // under its old and its new name.
+                    if !in_this_pass.insert(listed.inode) && self.has_two_names(&listed) {
+                        seen.second_name(&listed);
+                    }
+                })?
+            }
             Some(foreign) => self.foreign_names(|name| {
                 // Deleted meanwhile, or not a file.
                 let meta =
@@ -96,6 +115,13 @@ impl DataDir {
             })?,
         }
         each_file(&self.own().join("quarantine"), &mut |_, inode, bytes| seen.file(inode, bytes))
+    }
+}
+
+impl DataDir {
+    fn has_two_names(&self, listed: &Listed) -> bool {
+        let path = chunk_file_name::path(self.root(), &listed.digest, listed.len);
+        fs::symlink_metadata(path).is_ok_and(|meta| meta.nlink() > 1)
     }
 }
 
@@ -159,4 +185,23 @@ fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A crash of the machine may leave a file under its old and its new name, and each name is
+    /// released when it is deleted.
+    #[test]
+    fn a_file_with_the_names_of_two_chunks_is_counted_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let path = |n: u8| chunk_file_name::path(dir.path(), &Digest([n; 32]), 5000);
+        fs::write(path(1), vec![0; 12_288]).unwrap();
+        assert_eq!(data_dir.count().unwrap().bytes, 12_288);
+        fs::hard_link(path(1), path(2)).unwrap();
+        assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
+        assert_eq!(data_dir.count_once().unwrap(), 2 * 12_288);
+    }
 }
