@@ -189,8 +189,8 @@ fn a_chunk_that_never_fits_the_memory_is_a_miss_on_the_gpu_and_a_hit_on_the_host
         });
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
-        assert_missed(&bench.load(&key, LEN), MissReason::Codec);
-        assert_eq!(bench.counter("misses_codec"), 1);
+        assert_missed(&bench.load(&key, LEN), MissReason::TooLarge);
+        assert_eq!(bench.counter("misses_too_large"), 1);
         assert!(bench.reasons().contains("raise encode_bytes"), "{}", bench.reasons());
         let memory = host(2 * MIB);
         let done = bench.load_into(&key, vec![memory.lease(LEN).unwrap()]);

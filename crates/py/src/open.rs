@@ -141,8 +141,19 @@ fn log_problems(py: Python<'_>, opened: &OpenTiers) {
     }
 }
 
+/// A lossy stage takes chunks apart as keys and values of one shape. Chunks of vLLM and SGLang have other
+/// layouts, and some hold other state than keys and values.
+fn refuse_lossy(config: &Config) -> Result<(), Error> {
+    let Some(tier) = config.lossy_tiers().into_iter().next() else { return Ok(()) };
+    let what = format!("{tier}; chunks of vLLM and SGLang have other layouts than it needs");
+    Err(Error::new(ErrorKind::Invalid, what))
+}
+
 fn start(source: &TierSource, options: &OpenOptions) -> Result<StartedTiers, Error> {
     let (config, notes) = source.read()?;
+    if options.namespace_from_keys {
+        refuse_lossy(&config)?;
+    }
     let mode = lmcache_mode(&config, options.mode)?;
     let settings = StoreSettings { mode, shapes: shape_source(&config), ..options.store };
     let opened = match mode {

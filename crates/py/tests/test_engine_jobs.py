@@ -73,6 +73,13 @@ class Jobs(unittest.TestCase):
         self.tiers.load(self.job(3, range(3), first_row=8, first_end=2), self.request)
         self.assertEqual(self.ends(), {3: (None, None)})
 
+    def test_a_lossy_encoding_is_refused(self):
+        """Chunks of these engines have other layouts than CacheGen takes apart."""
+        encode = [{"name": "cachegen", "layers": 2, "kv_width": 8}]
+        spec = {"type": "file", "path": self.dir.name, "bytes": "64MiB", "free_min": 0, "encode": encode}
+        with self.assertRaisesRegex(ValueError, "lossy.*other layouts"):
+            _native.EngineTiers({"tiers": [spec], "config": None}, timeout_seconds=30.0)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -4,7 +4,7 @@ use super::{Config, EncodingSpec, TierSpec};
 
 impl Config {
     /// The tiers whose encoding is lossy, each in words.
-    pub(super) fn lossy_tiers(&self) -> Vec<String> {
+    pub fn lossy_tiers(&self) -> Vec<String> {
         let say = |tier: &TierSpec| {
             let stages = encoding(tier).map(EncodingSpec::lossy_stages).unwrap_or_default();
             (!stages.is_empty()).then(|| {
