@@ -1,12 +1,12 @@
 //! Which settings make loaded chunks differ from those that the model computed.
 
-use super::{Config, EncodingSpec, TierSpec};
+use super::{Config, TierSpec};
 
 impl Config {
     /// The tiers whose encoding is lossy, each in words.
     pub fn lossy_tiers(&self) -> Vec<String> {
         let say = |tier: &TierSpec| {
-            let stages = encoding(tier).map(EncodingSpec::lossy_stages).unwrap_or_default();
+            let stages = lossy_stages(tier);
             (!stages.is_empty()).then(|| {
                 format!(
                     "tier {}: encode: {} is lossy: loaded chunks differ from what the model computed; \
@@ -20,14 +20,14 @@ impl Config {
     }
 }
 
-fn encoding(tier: &TierSpec) -> Option<&EncodingSpec> {
+fn lossy_stages(tier: &TierSpec) -> Vec<String> {
     match tier {
-        TierSpec::Host { .. } => None,
+        TierSpec::Host { .. } => Vec::new(),
         #[cfg(feature = "file")]
-        TierSpec::File(spec) => Some(&spec.encoding),
+        TierSpec::File(spec) => spec.encoding.lossy_stages(),
         #[cfg(feature = "gds")]
-        TierSpec::Gds(spec) => Some(&spec.file.encoding),
+        TierSpec::Gds(spec) => spec.file.encoding.lossy_stages(),
         #[cfg(feature = "s3")]
-        TierSpec::S3(spec) => Some(&spec.encoding),
+        TierSpec::S3(spec) => spec.encoding.lossy_stages(),
     }
 }
