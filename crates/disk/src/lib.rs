@@ -57,7 +57,6 @@ mod tenant_key;
 mod thread_pool;
 mod tier_of_disk;
 mod transfer_memory;
-mod undeleted_files;
 mod use_order;
 mod wait_queue;
 

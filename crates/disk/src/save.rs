@@ -304,7 +304,7 @@ impl<M: Mover> Drop for Saving<M> {
     fn drop(&mut self) {
         self.release_encoded();
         if let Some(sidecar) = self.sidecar.take() {
-            self.shared.delete_uncounted(sidecar);
+            self.shared.data_dir.discard(sidecar, 0);
         }
     }
 }

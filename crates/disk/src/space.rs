@@ -302,7 +302,7 @@ impl<M: Mover> SpaceReservation<M> {
             return;
         }
         self.file = None;
-        let files = [self.recycled.take(), self.draft.take()].into_iter().flatten().collect();
+        let files = [self.recycled.take(), self.draft.take()].into_iter().flatten();
         let is_counted = std::mem::take(&mut self.is_counted);
         let counted_bytes = if is_counted { self.size.claimed } else { 0 };
         self.shared.delete_unfinished(files, counted_bytes);

@@ -6,7 +6,6 @@ use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
 use crate::ledger::validity::LedgerValidity;
 use crate::relist_throttle::RelistThrottle;
-use crate::undeleted_files::UndeletedFiles;
 use crate::wait_queue::WaitQueue;
 
 /// The bytes of the directory below the cap. Each field has a lock of its own, or none.
@@ -19,8 +18,6 @@ pub struct SpaceState {
     pub ledger_validity: LedgerValidity,
     /// Bytes in quarantine, as counted last. The ledger counts them too.
     pub quarantine_bytes: AtomicU64,
-    /// Unfinished files that could not be deleted.
-    pub undeleted: UndeletedFiles,
     /// Saves that wait for space below the cap.
     pub queue: WaitQueue,
     /// Bounds how often the directory is scanned to correct the total.
@@ -35,7 +32,6 @@ impl SpaceState {
             ledger,
             ledger_validity,
             quarantine_bytes: AtomicU64::new(quarantine_bytes),
-            undeleted: UndeletedFiles::default(),
             queue: WaitQueue::default(),
             relist_throttle: RelistThrottle::default(),
             full_device: FullDevice::default(),

@@ -18,7 +18,7 @@ use crate::chunk_file_name;
 use crate::direct_io::open_direct;
 
 /// An unfinished file in this process's staging directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Draft {
     pub(super) staging: Arc<StagingDir>,
     pub(super) name: String,
@@ -141,7 +141,7 @@ impl DataDir {
         match written {
             Ok(()) => Ok(draft),
             Err(e) => {
-                let _ = self.unlink_draft(&draft);
+                self.discard(draft, 0);
                 Err(e)
             }
         }
@@ -221,9 +221,8 @@ impl DataDir {
         if there.bytes.is_some()
             && let Ok(Some(taken)) = self.take(digest, len, 0)
         {
-            let bytes = self.draft_bytes(&taken);
-            self.unlink_draft(&taken)?;
-            return bytes.map(Some);
+            let bytes = self.draft_bytes(&taken).ok().or(there.bytes).unwrap_or(0);
+            return Ok(Some(if self.discard(taken, bytes) { bytes } else { 0 }));
         }
         // A directory has the name, or the staging directory was deleted.
         Ok(self.unlink(digest, len)?.then(|| self.counted_bytes(len, &there)))

@@ -27,6 +27,7 @@ pub mod repair;
 mod scratch;
 mod shards;
 mod staging;
+mod undeleted;
 mod upgrade;
 pub mod usage_scan;
 
@@ -55,6 +56,7 @@ pub use staging::{RemovedStale, StagingDir, draft_name};
 pub use upgrade::Upgrade;
 
 use self::registration_lock::lock_registration;
+use self::undeleted::UndeletedFiles;
 use crate::layout::Foreign;
 
 /// The most reports of damage that are kept for the status.
@@ -80,6 +82,8 @@ pub struct DataDir {
     has_freed_space: bool,
     /// The state of a foreign layout; `None` for layout `kvtier`.
     foreign: Option<Arc<Foreign>>,
+    /// Unfinished files that could not be deleted.
+    undeleted: UndeletedFiles,
     /// Damage that was found and repaired, for the status.
     damage: Mutex<Vec<String>>,
 }
@@ -97,6 +101,7 @@ impl DataDir {
             removed_stale: RemovedStale::default(),
             has_freed_space: false,
             foreign: foreign.map(Arc::new),
+            undeleted: UndeletedFiles::default(),
             damage: Mutex::default(),
         }
     }

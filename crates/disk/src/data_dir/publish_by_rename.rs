@@ -76,7 +76,7 @@ impl DataDir {
     }
 
     /// Deletes what had the chunk's name before, and has the unfinished file's name now. The chunk is
-    /// published even if this fails. Returns the bytes that are counted for a file of that name:
+    /// published even if this fails. Returns the bytes that are counted for a file that is gone now:
     /// directories are not counted.
     fn clear_swapped(&self, draft: &Draft, len: u64) -> Option<u64> {
         let bytes = self.counted(len, self.draft_bytes(draft).ok());
@@ -89,7 +89,11 @@ impl DataDir {
                 }
                 None
             }
-            // What remains is removed with the staging directory.
+            // Counted until it is gone.
+            Err(e) if e != nix::Error::ENOENT => {
+                self.discard(draft.clone(), bytes);
+                None
+            }
             _ => Some(bytes),
         }
     }

@@ -1,6 +1,6 @@
 //! Counts the bytes in a directory while peers change it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
@@ -28,8 +28,8 @@ pub struct ByteCount {
 #[derive(Debug, Default)]
 pub struct SeenFiles {
     inodes: HashSet<u64>,
-    /// Chunks whose file has a second name.
-    linked: HashSet<Digest>,
+    /// How many more names each file has than one, where it has several.
+    more_names: HashMap<u64, u64>,
     bytes: u64,
 }
 
@@ -42,8 +42,11 @@ impl SeenFiles {
     }
 
     /// Counts a chunk's file that is also another chunk's: each name is released when it is deleted.
-    fn second_name(&mut self, listed: &Listed) {
-        if self.linked.insert(listed.digest) {
+    /// `nth` is the number of names that this pass found beside the first.
+    fn one_more_name(&mut self, listed: &Listed, nth: u64) {
+        let known = self.more_names.entry(listed.inode).or_default();
+        if nth > *known {
+            *known = nth;
             self.bytes += listed.bytes;
         }
     }
@@ -91,14 +94,18 @@ impl DataDir {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
             None => {
-                let mut in_this_pass = HashSet::new();
+                let mut in_this_pass = HashMap::new();
                 self.list(|listed| {
                     seen.file(listed.inode, listed.bytes);
                     counted.chunks.push((listed.digest, listed.len));
                     // A file that moved during the pass, or one that a crash of the machine left
                     // under its old and its new name.
-                    if !in_this_pass.insert(listed.inode) && self.has_two_names(&listed) {
-                        seen.second_name(&listed);
+                    let names: &mut u64 = in_this_pass.entry(listed.inode).or_default();
+                    if *names == 0 || self.has_several_names(&listed) {
+                        *names += 1;
+                    }
+                    if *names > 1 {
+                        seen.one_more_name(&listed, *names - 1);
                     }
                 })?
             }
@@ -119,7 +126,7 @@ impl DataDir {
 }
 
 impl DataDir {
-    fn has_two_names(&self, listed: &Listed) -> bool {
+    fn has_several_names(&self, listed: &Listed) -> bool {
         let path = chunk_file_name::path(self.root(), &listed.digest, listed.len);
         fs::symlink_metadata(path).is_ok_and(|meta| meta.nlink() > 1)
     }
@@ -203,5 +210,11 @@ mod tests {
         fs::hard_link(path(1), path(2)).unwrap();
         assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
         assert_eq!(data_dir.count_once().unwrap(), 2 * 12_288);
+        // Another pass may list the names in another order.
+        let mut seen = SeenFiles::default();
+        let listed = |n: u8| Listed { digest: Digest([n; 32]), len: 5000, bytes: 10, inode: 1 };
+        seen.file(1, 10);
+        [1, 2].into_iter().for_each(|n| seen.one_more_name(&listed(n), 1));
+        assert_eq!(seen.bytes, 20);
     }
 }

@@ -198,10 +198,14 @@ impl<M: Mover> SpaceReservation<M> {
             false => victim.bytes,
         };
         let fits = bytes == victim.bytes;
-        if !fits && shared.data_dir.unlink_draft(&draft).is_ok() {
-            shared.uncount(bytes, since);
+        let taken = if fits {
+            Some(draft)
+        } else {
+            let is_gone = shared.data_dir.discard(draft, bytes);
+            shared.uncount(if is_gone { bytes } else { 0 }, since);
             shared.space.ledger_validity.suspect();
-        }
+            None
+        };
         shared.index().finish_evict(digest);
         shared.journal.note([Record::Remove(*digest)]);
         shared.append_change(Record::Remove(*digest));
@@ -210,9 +214,9 @@ impl<M: Mover> SpaceReservation<M> {
         drop((moving, name));
         add(&shared.counters.evicted, 1);
         shared.listeners.notify();
-        if fits {
+        if taken.is_some() {
             add(&shared.counters.recycled, 1);
-            self.recycled = Some(draft);
+            self.recycled = taken;
             // The victim's bytes are this reservation's now. The total does not change.
             self.is_counted = true;
         }
