@@ -41,6 +41,7 @@ pub use import::{NewChunk, Writer};
 pub use kvtier_codec::{Undecoded, UndecodedCause};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use stored_form::StoredForm;
+pub(crate) use stored_form::is_in_clear;
 pub use summary::{ChunkTotals, Summary};
 
 /// How often a file that changes while it is read is read again.

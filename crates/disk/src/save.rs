@@ -35,6 +35,7 @@ use kvtier_mem::View;
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft};
 use crate::direct_io::PAGE;
+use crate::inspect;
 use crate::layout::Unshaped;
 use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
@@ -143,9 +144,8 @@ impl<M: Mover> SaveRequest<M> {
             shared.forget_missing(digest, len);
             return false;
         };
-        // Where encryption was turned on, what is stored in clear is saved again.
-        let is_in_clear = file.bytes() == Some(shared.data_dir.file_len(len));
-        if !shared.takes_plain && is_in_clear {
+        // Where encryption was turned on, what is stored in clear is saved again, compressed or not.
+        if !shared.takes_plain && inspect::is_in_clear(shared.data_dir.root(), digest, len) {
             shared.set_unusable(digest, len, file);
             return false;
         }

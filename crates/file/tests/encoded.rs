@@ -439,6 +439,18 @@ fn a_save_encrypts_what_was_stored_in_clear() {
     assert_eq!((ledger(dir.path()), b.used()), (files_bytes(dir.path()), files_bytes(dir.path())));
 }
 
+#[test]
+fn a_save_encrypts_what_was_only_compressed() {
+    const LEN: usize = 50_000;
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(ZSTD.open(dir.path()).save(1, &soft(1, LEN)), Saved::Stored);
+    let b = BOTH.open(dir.path());
+    assert_eq!(b.save(1, &soft(1, LEN)), Saved::Stored);
+    assert_eq!(b.save(1, &soft(1, LEN)), Saved::Present);
+    b.hits(1, &soft(1, LEN));
+    assert_eq!((ledger(dir.path()), b.used()), (files_bytes(dir.path()), files_bytes(dir.path())));
+}
+
 /// A key that is lost for good must not cost the directory its space.
 #[test]
 fn chunks_that_cannot_be_decoded_here_make_space_for_new_ones() {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
-use kvtier_key::{CodecId, Facts};
+use kvtier_key::{CodecId, Digest, Facts};
 
-use super::{ChunkName, Damage, Directory};
-use crate::chunk_file_name::file_len;
+use super::{ChunkName, Damage, Directory, check_file};
+use crate::chunk_file_name::{self, file_len};
 
 /// How a chunk is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,14 @@ impl StoredForm {
             false => kvtier_codec::stage_names(self.codec).join("+"),
         }
     }
+}
+
+/// Whether the file of a chunk in layout `kvtier` can be read without a key. `false` for a damaged one.
+pub fn is_in_clear(root: &Path, digest: &Digest, len: u64) -> bool {
+    let chunk = ChunkName { digest: *digest, name: None, len };
+    let footer = check_file::regular(&chunk_file_name::path(root, digest, len))
+        .map(|file| file.map(|file| check_file::read_footer(&file, &chunk)));
+    matches!(footer, Ok(Ok(Ok(Ok((facts, _))))) if facts.key_id == 0)
 }
 
 impl Directory {
