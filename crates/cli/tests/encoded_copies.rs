@@ -9,7 +9,8 @@ mod support;
 use std::fs::File;
 use std::process::Output;
 
-use encoded::{CHUNKS, aes, bucket, count, files, save};
+use encoded::{CHUNKS, aes, bucket, bytes, count, files, key, save};
+use kvtier::Blocking;
 use kvtier::config::write_new_key_file;
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
@@ -176,4 +177,40 @@ fn encrypted_copies_replace_files_in_clear() {
     let stat: Value = serde_json::from_slice(&stat.stdout).unwrap();
     assert_eq!(stat["key_ids"][0]["chunks"], CHUNKS, "{stat}");
     assert_eq!(stat["chunks"], CHUNKS);
+}
+
+/// What is replaced leaves: a directory needs no space for all chunks twice.
+#[test]
+fn encrypted_copies_need_space_for_what_they_add_and_for_those_under_way() {
+    const MANY: u64 = 24;
+    /// What a chunk in clear takes, and the most that the encrypted one is counted as.
+    const BYTES: u64 = 36_864;
+    const COUNTED: u64 = 30_001 + 8191;
+    let dir = tempfile::tempdir().unwrap();
+    write_new_key_file(&dir.path().join("1")).unwrap();
+    let key_file = format!("--key-file=1={}", dir.path().join("1").display());
+    let server = Server::start(Setup::default()).unwrap();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    for path in [&from, &to] {
+        let tiers = files(path, "");
+        (0..MANY as u8).for_each(|n| assert!(tiers.top.save_bytes(&key(n), bytes(n)).is_ok()));
+        tiers.top.close().wait().unwrap();
+    }
+    let [from, to] = [from.to_str().unwrap(), to.to_str().unwrap()];
+    // Eight at a time need both files.
+    let enough = MANY * COUNTED + 8 * BYTES;
+    assert!(enough < MANY * (BYTES + COUNTED), "not less than all twice");
+    let run = |cap: u64| {
+        let cap = cap.to_string();
+        let encode = "--encode=aes-256-gcm";
+        kvtier_on(&server, &["migrate", from, to, encode, &key_file, "--bytes", &cap, "--json"])
+    };
+    let refused = run(enough - 1);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("do not fit"), "{said}");
+    assert_eq!(count(&*files(to.as_ref(), "").top), usize::from(CHUNKS));
+    assert_eq!(tally(&run(enough)).1, MANY);
+    let stat = kvtier_on(&server, &["stat", to, "--json"]);
+    let stat: Value = serde_json::from_slice(&stat.stdout).unwrap();
+    assert_eq!((&stat["key_ids"][0]["chunks"], &stat["chunks"]), (&MANY.into(), &MANY.into()));
 }

@@ -360,7 +360,8 @@ impl Directory {
         }
     }
 
-    fn file_len(&self, chunk: &ChunkName) -> u64 {
+    /// The bytes of a chunk's file, as they count below the cap.
+    pub fn file_len(&self, chunk: &ChunkName) -> u64 {
         if self.layout.is_foreign() {
             chunk.len + self.layout.extra_bytes()
         } else {

@@ -32,6 +32,6 @@ pub use files::{
 pub use identity::Identity;
 pub use paths::{
     create_dir, create_dir_all, create_dir_mode, hard_link, open, read_dir, remove_dir,
-    remove_dir_all, remove_file, rename, rename_noreplace, sizes,
+    remove_dir_all, remove_file, rename, rename_exchange, rename_noreplace, sizes,
 };
 pub use process::{identity, is_simulated, later, now, sleep, wall};

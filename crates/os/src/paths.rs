@@ -68,6 +68,14 @@ pub fn rename_noreplace(from: &Path, to: &Path) -> nix::Result<()> {
     })
 }
 
+/// Exchanges the files that have two names, in one step: `ENOENT` where one of them is free.
+#[inline]
+pub fn rename_exchange(one: &Path, other: &Path) -> nix::Result<()> {
+    observed(Call::Exchange(one.into(), other.into()), || {
+        renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE)
+    })
+}
+
 /// Removes a file.
 #[inline]
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {

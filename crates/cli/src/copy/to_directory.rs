@@ -1,6 +1,6 @@
 //! Chunks into a directory, through a tier.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind as Io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -125,41 +125,21 @@ impl Files {
         let there = Directory::open(&self.path).map_err(crate::cannot_open)?;
         // A tier can be asked only for keys, which are not always known; names in our own layout
         // are digests.
-        let present = match tier.as_ref().filter(|_| self.layout.is_foreign()) {
-            Some(tier) => looked_up(tier, &wanted)?,
+        let target = match tier.as_ref().filter(|_| self.layout.is_foreign()) {
+            Some(tier) => TargetChunks::without_clear(looked_up(tier, &wanted)?),
             None => self.listed(&there, &wanted)?,
         };
         let mut missing = Vec::new();
-        for (one, present) in wanted.into_iter().zip(present) {
+        for (one, present) in wanted.into_iter().zip(&target.present) {
             // A copy that was interrupted goes on where it ended, since what it wrote is present
             // now.
-            if present { tally.present += 1 } else { missing.push(one) }
+            if *present { tally.present += 1 } else { missing.push(one) }
         }
-        let held =
-            there.summary().with_context(|| format!("cannot read {}", self.path.display()))?.bytes;
-        // A footer and the padding before it, or two headers, where there are some.
-        let each = match self.layout {
-            Layout::Kvtier => 8191,
-            layout if layout.has_headers() => 8192,
-            _ => 0,
-        };
-        let needed: u64 = missing.iter().map(|one| one.len + each).sum();
-        // Checked before the first chunk is written: a copy that evicts its own beginning would be
-        // a silent loss.
-        if held.saturating_add(needed) > self.capacity_bytes {
-            let what = format!(
-                "{} more do not fit into {}: it holds {} of {}; raise --bytes",
-                format(needed),
-                self.path.display(),
-                format(held),
-                format(self.capacity_bytes)
-            );
-            return Err(BadInput(what).into());
-        }
+        let workers = args.how.pace.workers(super::WORKERS)?.max(super::WORKERS);
+        self.check_space(&there, &missing, &target, workers)?;
         let longest = missing.iter().map(|one| one.len).max().unwrap_or(1) as usize;
         let Some(tier) = tier else { return Ok((missing, None)) };
         let padded = longest.next_multiple_of(4096) + 4096;
-        let workers = args.how.pace.workers(super::WORKERS)?.max(super::WORKERS);
         // Twice as much as the longest chunks take: wherever shorter ones of the other workers lie,
         // there is a place for one more. What is not touched is no memory.
         let arena = Arena::new(ArenaConfig::heap(2 * workers * padded))
@@ -176,12 +156,51 @@ impl Files {
         ))
     }
 
+    /// Refuses what would not fit. Checked before the first chunk is written: a copy that evicts its
+    /// own beginning would be a silent loss.
+    fn check_space(
+        &self,
+        there: &Directory,
+        missing: &[SourceChunk],
+        target: &TargetChunks,
+        workers: usize,
+    ) -> Result<()> {
+        let held =
+            there.summary().with_context(|| format!("cannot read {}", self.path.display()))?.bytes;
+        // A footer and the padding before it, or two headers, where there are some.
+        let each = match self.layout {
+            Layout::Kvtier => 8191,
+            layout if layout.has_headers() => 8192,
+            _ => 0,
+        };
+        let written: u64 = missing.iter().map(|one| one.len + each).sum();
+        let needed = written.saturating_sub(target.replaced_for_certain(workers));
+        if held.saturating_add(needed) <= self.capacity_bytes {
+            return Ok(());
+        }
+        let what = format!(
+            "{} more do not fit into {}: it holds {} of {}; raise --bytes",
+            format(needed),
+            self.path.display(),
+            format(held),
+            format(self.capacity_bytes)
+        );
+        Err(BadInput(what).into())
+    }
+
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
-    fn listed(&self, there: &Directory, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
+    fn listed(&self, there: &Directory, wanted: &[SourceChunk]) -> Result<TargetChunks> {
         let mut chunks = crate::dir::listed(there, &self.path)?;
+        let mut clear = HashMap::new();
         if self.encoding.encrypts() {
             // What is stored in clear is written again.
-            chunks.retain(|chunk| !is_in_clear(there, chunk));
+            chunks.retain(|chunk| match bytes_in_clear(there, chunk) {
+                Some(bytes) => {
+                    clear.insert((chunk.label(), chunk.len), bytes);
+                    false
+                }
+                None => true,
+            });
         }
         let names: HashSet<(String, u64)> =
             chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
@@ -190,10 +209,14 @@ impl Files {
             (true, Err(_)) => None,
             (false, _) => Some(identity.digest.to_hex()),
         };
-        Ok(wanted
-            .iter()
-            .map(|one| name(&one.identity).is_some_and(|name| names.contains(&(name, one.len))))
-            .collect())
+        let mut target = TargetChunks::without_clear(Vec::with_capacity(wanted.len()));
+        for one in wanted {
+            let named = name(&one.identity).map(|name| (name, one.len));
+            target.present.push(named.as_ref().is_some_and(|named| names.contains(named)));
+            // Taken out: a chunk that comes twice replaces one file.
+            target.replaced.extend(named.and_then(|named| clear.remove(&named)));
+        }
+        Ok(target)
     }
 
     fn open(&self) -> Result<FileTier> {
@@ -211,9 +234,32 @@ impl Files {
     }
 }
 
-/// Whether the file of a chunk is not encrypted, as far as it can be read.
-fn is_in_clear(dir: &Directory, chunk: &ChunkName) -> bool {
-    matches!(dir.stored_form(chunk), Ok(Ok(form)) if form.key_id == 0)
+/// What TO has of the chunks that are copied.
+struct TargetChunks {
+    /// For each of them whether it is there and stays.
+    present: Vec<bool>,
+    /// The bytes of the files in clear that encrypted ones replace.
+    replaced: Vec<u64>,
+}
+
+impl TargetChunks {
+    fn without_clear(present: Vec<bool>) -> Self {
+        TargetChunks { present, replaced: Vec::new() }
+    }
+
+    /// The bytes that are free again however many of `workers` still write: each keeps the file in
+    /// clear until its encrypted one is whole.
+    fn replaced_for_certain(&self, workers: usize) -> u64 {
+        let all: u64 = self.replaced.iter().sum();
+        let longest = self.replaced.iter().max().copied().unwrap_or(0);
+        all.saturating_sub(longest.saturating_mul(workers as u64))
+    }
+}
+
+/// The bytes of the file of a chunk that is not encrypted, as far as it can be read.
+fn bytes_in_clear(dir: &Directory, chunk: &ChunkName) -> Option<u64> {
+    let form = dir.stored_form(chunk).ok()?.ok()?;
+    (form.key_id == 0).then(|| dir.file_len(chunk))
 }
 
 /// Which of the chunks a tier has.

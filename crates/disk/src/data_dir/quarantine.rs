@@ -80,6 +80,27 @@ pub fn move_to_free(from: &Path, to: &Path) -> bool {
     }
 }
 
+/// Gives a file the name of another, in one step, and deletes the other one. Where nothing has the
+/// name, the file gets it. Returns the length of a file that is deleted now. After an error the other
+/// one still has its name.
+pub fn replace(from: &Path, to: &Path) -> io::Result<Option<u64>> {
+    let bytes = |path: &Path| fs::symlink_metadata(path).map(|meta| meta.len()).ok();
+    match kvtier_os::rename_exchange(from, to) {
+        // The name is given, whether or not the other file can be deleted now.
+        Ok(()) => {
+            let replaced = bytes(from);
+            Ok(kvtier_os::remove_file(from).ok().and(replaced))
+        }
+        Err(nix::Error::ENOENT) if move_to_free(from, to) => Ok(None),
+        // The file system has no `RENAME_EXCHANGE`, or the name was taken just now.
+        Err(nix::Error::EINVAL | nix::Error::ENOENT) => {
+            let replaced = bytes(to);
+            kvtier_os::rename(from, to).map(|()| replaced)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// The bytes that were deleted, and the first failure.
 #[derive(Debug, Default)]
 pub struct Cleared {
