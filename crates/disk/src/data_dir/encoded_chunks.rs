@@ -94,9 +94,11 @@ fn refuse_earlier_builds(root: &Path, own: &Path) -> Result<(), Error> {
     let what = format!(
         "cannot encode chunks in {}: processes have it open that may be of an earlier build, which reads \
          no encoded chunks ({}, as host.process.start.number); stop them and try again, or open it \
-         without `encode`",
+         without `encode`; one of a host that ended without a stop counts for a day: if no process of \
+         that host can still write here, remove its directory {}/NAME",
         root.display(),
-        names.join(", ")
+        names.join(", "),
+        tmp.display()
     );
     Err(Error::new(ErrorKind::Invalid, what))
 }
@@ -131,6 +133,8 @@ mod tests {
         for call in calls {
             let e = call().unwrap_err();
             assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("host.1.1.0"), "{e}");
+            let remedy = format!("remove its directory {}/NAME", own.join("tmp").display());
+            assert!(e.to_string().contains(&remedy), "{e}");
             assert!(!stored(dir.path()).has_encoded && !this.may_have_encoded());
         }
         // It ended, however it ended.
