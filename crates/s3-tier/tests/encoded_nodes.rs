@@ -118,6 +118,33 @@ fn a_node_that_does_not_encode_answers_raw_lengths_or_none() {
     assert!(asked.iter().all(|request| request.method != "PUT"), "{}", asked.len());
 }
 
+#[test]
+fn a_save_encrypts_what_a_journal_shows_in_clear() {
+    let server = plain_server();
+    let key_of = |world: &World, n| world.suite.key(n);
+    let plain = World::over(Arc::clone(&server), quick);
+    store(&plain, &key_of(&plain, 1), &compressible(1, LEN));
+    close(plain);
+    let compresses = World::over(Arc::clone(&server), |config| quick(config).with_encoding(zstd()));
+    store(&compresses, &key_of(&compresses, 2), &compressible(2, LEN));
+    close(compresses);
+
+    let world = World::over(server, |config| quick(config).with_encoding(zstd_aes()));
+    let keys = [1, 2].map(|n| key_of(&world, n));
+    let is_known = || world.tier.lookup_in_memory(&keys) == [hit(), hit()];
+    world.suite.eventually("raw lengths by the journals", is_known);
+    let [clear, compressed] = &keys;
+    store(&world, clear, &compressible(1, LEN));
+    store_as(&world, clear, &compressible(1, LEN), Saved::Present);
+    assert_eq!(load_bytes(&world, clear, &[LEN]), Ok(compressible(1, LEN)));
+    // Of one that was compressed no length says that it is in clear. A load does.
+    store_as(&world, compressed, &compressible(2, LEN), Saved::Present);
+    assert_eq!(load_bytes(&world, compressed, &[LEN]), Err(MissReason::Codec));
+    store(&world, compressed, &compressible(2, LEN));
+    assert_eq!(load_bytes(&world, compressed, &[LEN]), Ok(compressible(2, LEN)));
+    assert_eq!(world.used(), world.in_bucket());
+}
+
 /// A node with less memory for decoding than a chunk of another node needs.
 #[test]
 fn a_chunk_that_is_too_large_to_be_decoded_here_is_a_miss_that_does_not_last() {

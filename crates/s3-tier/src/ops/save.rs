@@ -235,9 +235,13 @@ fn entered(
 /// Whether the chunk is stored already, which counts as a use: in a batch at its end, but in the
 /// journal now.
 fn is_present(shared: &Shared, digest: &Digest, len: u64, pending: &PendingChunk) -> bool {
-    let present = shared.known(digest) == Some(Some(len))
+    let encoding = &shared.encoding.tier;
+    // Where encryption was turned on, what is stored in clear is saved again, as far as its length
+    // shows that. Others are found by the next load.
+    let is_in_clear = || encoding.encrypts() && shared.catalog().is_as_long_as_its_chunk(digest);
+    let present = shared.known(digest) == Some(Some(len)) && !is_in_clear()
         // What a listing shows of this length is taken for the chunk where no stage changes it.
-        || !shared.encoding.tier.is_on()
+        || !encoding.is_on()
             && shared.catalog().has_object_of(digest, len, shared.now_ms());
     match (present, pending.batch().has_many()) {
         (true, true) => shared.node.touched(&[*digest]),

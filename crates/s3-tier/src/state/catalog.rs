@@ -155,6 +155,12 @@ impl Catalog {
         })
     }
 
+    /// Whether the object is exactly as long as its chunk, which one in clear that nothing compressed
+    /// is. An encrypted one is that by chance only: encryption adds bytes.
+    pub fn is_as_long_as_its_chunk(&self, digest: &Digest) -> bool {
+        self.index.get(digest).is_some_and(|entry| raw_len(&entry.chunk) == Some(entry.chunk.bytes))
+    }
+
     /// Whether it is stored and still a miss, because its atomic set is incomplete.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
         self.index.slot(digest).is_some()
