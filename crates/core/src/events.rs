@@ -10,7 +10,9 @@ pub enum Event {
     Stored {
         /// The key.
         key: Digest,
-        /// Payload length in bytes.
+        /// Payload length in bytes. A tier over a bucket has of another node's chunk only the
+        /// length of its object until a journal, a lookup or a load shows that of the payload. Until
+        /// then this is the bytes that the encoded chunk takes. A lookup answers no such length.
         len: u64,
     },
     /// The chunk was requested and found.
@@ -22,7 +24,8 @@ pub enum Event {
     Gone {
         /// The key.
         key: Digest,
-        /// Payload length in bytes.
+        /// Payload length in bytes, or that of the object, as in [`Event::Stored`]. The two events of
+        /// one chunk may differ, since the payload's length may have become known meanwhile.
         len: u64,
     },
     /// Events were dropped here because too many waited for the listeners. List the keys to

@@ -18,7 +18,8 @@ impl Cursor {
 pub struct KeyInfo {
     /// The key's digest.
     pub key: Digest,
-    /// Payload length in bytes.
+    /// Payload length in bytes, or that of the object where a bucket's tier has no other, as in
+    /// [`Event::Stored`](crate::Event::Stored).
     pub len: u64,
 }
 
