@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Chain, Class, Ctx, Digest, Error, ErrorKind, Hint, Key, Load, Loaded, MissReason, Save, Saved,
-    ShedReason, TierExt,
+    Chain, Class, Ctx, Digest, ErrorKind, Hint, Key, Load, Loaded, Save, Saved, ShedReason, TierExt,
 };
 use kvtier::{Lease, View};
 
 use super::join_all::join_all;
+use super::load_counts::LoadCounts;
 use crate::borrow::BatchBorrow;
 use crate::catch_panic::PANIC_TEXT;
 use crate::open_store::Store;
@@ -69,80 +69,6 @@ pub struct JobEnd {
     pub present: Vec<Key>,
     /// What became of the chunks of a load.
     pub loads: LoadCounts,
-}
-
-/// What became of the chunks that the engine wanted to load. Each chunk counts once, so that hits and
-/// misses together are all of them, whichever tiers were asked.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LoadCounts {
-    pub hits: u64,
-    /// Misses by their reason.
-    pub absent: u64,
-    pub corrupt: u64,
-    pub length: u64,
-    pub unverified: u64,
-    pub slow: u64,
-    /// The deadline passed.
-    pub late: u64,
-    /// The medium or the tier answered with another error.
-    pub failed: u64,
-    /// The key or the memory is invalid.
-    pub invalid: u64,
-}
-
-impl LoadCounts {
-    fn miss(&mut self, reason: MissReason) {
-        *match reason {
-            MissReason::Corrupt => &mut self.corrupt,
-            MissReason::Length => &mut self.length,
-            MissReason::Unverified => &mut self.unverified,
-            MissReason::Slow => &mut self.slow,
-            _ => &mut self.absent,
-        } += 1;
-    }
-
-    fn error(&mut self, error: &Error) {
-        let is_late = error.kind() == ErrorKind::Timeout;
-        *(if is_late { &mut self.late } else { &mut self.failed }) += 1;
-    }
-
-    /// The misses, by the name of their reason.
-    pub fn misses(&self) -> [(&'static str, u64); 8] {
-        let LoadCounts {
-            hits: _,
-            absent,
-            corrupt,
-            length,
-            unverified,
-            slow,
-            late,
-            failed,
-            invalid,
-        } = *self;
-        [
-            ("absent", absent),
-            ("corrupt", corrupt),
-            ("length", length),
-            ("unverified", unverified),
-            ("slow", slow),
-            ("late", late),
-            ("failed", failed),
-            ("invalid", invalid),
-        ]
-    }
-
-    /// Adds the counts of a job.
-    pub fn add(&mut self, other: &LoadCounts) {
-        self.hits += other.hits;
-        self.absent += other.absent;
-        self.corrupt += other.corrupt;
-        self.length += other.length;
-        self.unverified += other.unverified;
-        self.slow += other.slow;
-        self.late += other.late;
-        self.failed += other.failed;
-        self.invalid += other.invalid;
-    }
 }
 
 /// The last chunk of each run that a request stored, by group and depth: the parents of the next

@@ -24,6 +24,7 @@ mod job_args;
 mod jobs;
 mod join_all;
 mod keys;
+mod load_counts;
 mod lookups;
 mod open_engine;
 mod py_engine_pool;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use kvtier::core::{Digest, Hint, Tier};
 
 use super::chunk_events::EventLog;
-use super::jobs::{ChainEnds, JobEnd, LoadCounts};
+use super::jobs::{ChainEnds, JobEnd};
 use super::keys::{EngineKey, KeySpace, Tenant};
+use super::load_counts::LoadCounts;
 use super::lookups::Lookups;
 use super::registered_memory::RegisteredMemory;
 use crate::borrow::BatchBorrow;

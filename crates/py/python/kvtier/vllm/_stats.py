@@ -36,13 +36,16 @@ HITS = f"{PREFIX}load_hits"
 MISSES = f"{PREFIX}load_misses"
 # What each tier was asked for: a chunk that one tier lacks may be a hit in the next.
 TIER_MISSES = f"{PREFIX}tier_misses"
-TIER_MISSES_HELP = "Chunks that a tier was asked for and did not have, by reason: absent, corrupt, length or unverified."
+TIER_MISSES_HELP = "Chunks that a tier was asked for and did not have, by reason: absent, corrupt, length, unverified, codec, key or too_large."
 COUNTERS = {
     "hits": Counter(f"{PREFIX}tier_hits", "Chunks that a tier was asked for and had, with verified bytes."),
     "misses_absent": Counter(TIER_MISSES, TIER_MISSES_HELP, ("absent",)),
     "misses_corrupt": Counter(TIER_MISSES, TIER_MISSES_HELP, ("corrupt",)),
     "misses_length": Counter(TIER_MISSES, TIER_MISSES_HELP, ("length",)),
     "misses_unverified": Counter(TIER_MISSES, TIER_MISSES_HELP, ("unverified",)),
+    "misses_codec": Counter(TIER_MISSES, TIER_MISSES_HELP, ("codec",)),
+    "misses_key": Counter(TIER_MISSES, TIER_MISSES_HELP, ("key",)),
+    "misses_too_large": Counter(TIER_MISSES, TIER_MISSES_HELP, ("too_large",)),
     "loaded_bytes": Counter(f"{PREFIX}loaded_bytes", "Bytes loaded."),
     "stored": Counter(f"{PREFIX}stored_chunks", "Chunks stored."),
     "saved_bytes": Counter(f"{PREFIX}stored_bytes", "Bytes stored."),
@@ -77,8 +80,9 @@ def definitions() -> dict[str, OffloadingMetricMetadata]:
     found[LOADS] = OffloadingCounterMetadata("Chunks of loads that ended.")
     found[HITS] = OffloadingCounterMetadata("Chunks loaded, with verified bytes.")
     found[MISSES] = OffloadingCounterMetadata(
-        "Chunks of loads that were not loaded, by reason: absent, corrupt, length, unverified, slow (computing is faster), late (the deadline "
-        "passed), failed (a medium answered with an error), invalid (the key or the memory), or refused (the request).",
+        "Chunks of loads that were not loaded, by reason: absent, corrupt, length, unverified, slow (computing is faster), codec (an encoding "
+        "that is not decoded here), key (its encryption key is not loaded), too_large (to be decoded here), late "
+        "(the deadline passed), failed (a medium answered with an error), invalid (the key or the memory), or refused (the request).",
         ("reason",),
     )
     found[IGNORED] = OffloadingCounterMetadata("Unknown or invalid parameters of requests that were ignored.")
