@@ -13,7 +13,7 @@
 use super::code_lengths::{self, CodeLengths, PACKED_LEN};
 use super::decode_table::DecodeTable;
 use super::element_planes::RUN_SYMBOLS;
-use super::stream_decoder::{self, SLACK, STREAMS, Stream};
+use super::stream_decoder::{self, Run, Runs, STREAMS, Stream};
 use super::stream_encoder::{self, EncodeTable};
 use crate::ElementType;
 use crate::pieces::grow;
@@ -35,8 +35,8 @@ const CODED: u8 = 2;
 #[derive(Debug)]
 pub(super) struct BlockDecoder {
     table: DecodeTable,
-    /// The runs of a segment, each with `SLACK` bytes more.
-    runs: Vec<u8>,
+    /// The runs of a segment.
+    runs: Box<Runs>,
 }
 
 /// The lengths of the runs of the segment with `symbols` symbols, a multiple of eight.
@@ -134,11 +134,12 @@ fn encode_streams(lengths: &CodeLengths, symbols: &[u8], out: &mut [u8]) -> Opti
 
 impl BlockDecoder {
     pub(super) fn new() -> Self {
-        BlockDecoder { table: DecodeTable::new(), runs: vec![0; SEGMENT_SYMBOLS + STREAMS * SLACK] }
+        let runs = Box::new([[0; size_of::<Run>()]; STREAMS]);
+        BlockDecoder { table: DecodeTable::new(), runs }
     }
 
     pub(super) fn buffer_bytes(&self) -> usize {
-        self.table.buffer_bytes() + self.runs.capacity()
+        self.table.buffer_bytes() + size_of::<Runs>()
     }
 
     /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after
@@ -172,12 +173,13 @@ impl BlockDecoder {
 
     fn repeat(&mut self, element: ElementType, symbol: u8, rest: &[u8], raw: &mut [u8]) {
         let (mut rest, mut raw) = (rest, raw);
-        self.runs.fill(symbol);
+        let run = &mut self.runs[0];
+        run.fill(symbol);
         for len in all_runs(raw.len() / element.bytes_per_symbol()) {
             let bits;
             (bits, rest) = rest.split_at(element.rest_len(len));
             let (here, next) = raw.split_at_mut(len * element.bytes_per_symbol());
-            element.merge(&self.runs[..len], bits, here);
+            element.merge(&run[..len], bits, here);
             raw = next;
         }
     }
@@ -201,40 +203,30 @@ impl BlockDecoder {
         let (mut rest, mut at) = (rest, 0);
         for raw in raw.chunks_mut(SEGMENT_SYMBOLS * element.bytes_per_symbol()) {
             let lens = run_lens(raw.len() / element.bytes_per_symbol());
-            let streams = cut_runs(&mut self.runs, lens).map(|run| {
+            let streams = lens.map(|len| {
                 let from = at;
                 at += sizes.next().unwrap_or_default();
-                Stream::new(from..at, run)
+                Stream::new(from..at, len)
             });
-            if !stream_decoder::decode(&self.table, data, streams) {
+            if !stream_decoder::decode(&self.table, data, streams, &mut self.runs) {
                 return None;
             }
-            rest = merge_runs(element, &mut self.runs, lens, rest, raw);
+            rest = merge_runs(element, &self.runs, lens, rest, raw);
         }
         Some(())
     }
 }
 
-/// The runs of a segment, each with its slack.
-fn cut_runs(runs: &mut [u8], lens: [usize; STREAMS]) -> [&mut [u8]; STREAMS] {
-    let mut runs = runs;
-    lens.map(|len| {
-        let (run, next) = std::mem::take(&mut runs).split_at_mut(len + SLACK);
-        runs = next;
-        run
-    })
-}
-
 /// Puts a segment together and returns the rest bits of the next ones.
 fn merge_runs<'a>(
     element: ElementType,
-    runs: &mut [u8],
+    runs: &Runs,
     lens: [usize; STREAMS],
     rest: &'a [u8],
     raw: &mut [u8],
 ) -> &'a [u8] {
     let (mut rest, mut raw) = (rest, raw);
-    for (run, len) in cut_runs(runs, lens).into_iter().zip(lens) {
+    for (run, len) in runs.iter().zip(lens) {
         let bits;
         (bits, rest) = rest.split_at(element.rest_len(len));
         let (here, next) = raw.split_at_mut(len * element.bytes_per_symbol());

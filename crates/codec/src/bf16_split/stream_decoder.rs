@@ -2,135 +2,144 @@
 //! answer for one stream, it works on the others.
 
 use super::code_lengths::LENGTH_MAX;
-use super::decode_table::{DecodeTable, ENTRIES, Entry, SYMBOLS_MAX};
+use super::decode_table::{DecodeTable, ENTRIES, Entry, Header};
+use super::element_planes::RUN_SYMBOLS;
 
 /// The streams of one segment.
 pub(super) const STREAMS: usize = 4;
 
-/// How far beyond its symbols a run may be written.
-pub(super) const SLACK: usize = 8;
-
 /// Table look-ups for each load of the bits: 4 of 12 bits are fewer than 57.
 const LOOK_UPS: usize = 4;
 
-/// What the look-ups of one load may write: 31 is the mask of offsets in it, which are at most 24.
-const WINDOW: usize = 31 + 8;
+/// What the look-ups of one load could write if their symbols were as many as a byte can say. They
+/// are fewer; so much memory saves the check.
+const WINDOW: usize = u8::MAX as usize + size_of::<Entry>();
 
-const _: () = assert!(LOOK_UPS * SYMBOLS_MAX <= 31);
+/// Memory for the symbols of one run, and for what look-ups write after them.
+pub(super) type Run = [u8; RUN_SYMBOLS + WINDOW];
 
-/// One stream and the run of symbols that it becomes.
-#[derive(Debug, Default)]
-pub(super) struct Stream<'a> {
+/// Memory for the runs of one segment.
+pub(super) type Runs = [Run; STREAMS];
+
+/// One stream, and how far it is decoded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
     /// The next bit of the data.
     bit: usize,
     /// The bit after the stream's last byte.
     bit_end: usize,
-    /// The run, and `SLACK` bytes.
-    run: &'a mut [u8],
     /// The symbols that are decoded.
     at: usize,
+    /// The symbols of the run.
+    symbols: usize,
 }
 
-/// The symbols of one load of bits.
-struct Step<'a> {
-    /// The bits that are left of the load, from the highest one on.
-    bits: u64,
-    window: &'a mut [u8; WINDOW],
-    /// How many bits and symbols are decoded.
-    sum: Entry,
-}
-
-impl Step<'_> {
-    #[inline(always)]
-    fn look_up(&mut self, table: &[Entry; ENTRIES]) {
-        let entry = table[(self.bits >> (64 - LENGTH_MAX)) as usize];
-        let at = self.sum.count() & 31;
-        self.window[at..at + 8].copy_from_slice(&entry.symbols());
-        self.sum = self.sum.plus(entry);
-        self.bits <<= entry.bits() & 63;
-    }
-}
-
-impl<'a> Stream<'a> {
-    /// The stream in these bytes of the data, for a `run` that has `SLACK` bytes more than symbols.
-    pub(super) fn new(bytes: std::ops::Range<usize>, run: &'a mut [u8]) -> Self {
-        Stream { bit: 8 * bytes.start, bit_end: 8 * bytes.end, run, at: 0 }
+impl Stream {
+    /// The stream in these bytes of the data, which becomes a run of `symbols` symbols.
+    pub(super) fn new(bytes: std::ops::Range<usize>, symbols: usize) -> Self {
+        debug_assert!(symbols <= RUN_SYMBOLS);
+        Stream { bit: 8 * bytes.start, bit_end: 8 * bytes.end, at: 0, symbols }
     }
 
-    /// The next 57 bits or more from the highest bit on, zeros after the end of `data`.
+    /// The next 57 bits or more from the highest bit on; nothing near the end of `data`.
     #[inline(always)]
-    fn load(&self, data: &[u8]) -> u64 {
+    fn load(&self, data: &[u8]) -> Option<u64> {
         let from = self.bit >> 3;
-        let word = match data.get(from..from + 8) {
-            Some(bytes) => u64::from_be_bytes(bytes.try_into().unwrap_or_default()),
-            None => load_at_end(data, from),
-        };
-        word << (self.bit & 7)
+        let bytes = data.get(from..from + 8)?.first_chunk()?;
+        Some(u64::from_be_bytes(*bytes) << (self.bit & 7))
     }
 
-    /// Starts to decode the whole symbols of one load, where they all fit the run.
+    /// The same, with zeros after the end of `data`.
+    fn load_at_end(&self, data: &[u8]) -> u64 {
+        self.load(data).unwrap_or_else(|| {
+            let left = data.get(self.bit >> 3..).unwrap_or_default();
+            let mut bytes = [0; 8];
+            let len = left.len().min(8);
+            bytes[..len].copy_from_slice(&left[..len]);
+            u64::from_be_bytes(bytes) << (self.bit & 7)
+        })
+    }
+
+    /// How many steps there are before the run's end, whatever their symbols.
     #[inline(always)]
-    fn start(&mut self, data: &[u8]) -> Option<Step<'_>> {
-        let bits = self.load(data);
-        let window = self.run.get_mut(self.at..self.at + WINDOW)?.first_chunk_mut()?;
-        Some(Step { bits, window, sum: Entry::default() })
+    fn steps(&self, symbols_max: usize) -> usize {
+        (self.symbols - self.at) / (LOOK_UPS * symbols_max)
+    }
+
+    /// Decodes the whole symbols of one load. Answers false near the end of `data`.
+    #[inline(always)]
+    fn step(&mut self, table: &[Entry; ENTRIES], data: &[u8], run: &mut Run) -> bool {
+        let Some(bits) = self.load(data) else { return false };
+        self.look_up::<LOOK_UPS>(table, bits, run);
+        true
     }
 
     #[inline(always)]
-    fn advance(&mut self, sum: Entry) {
+    fn look_up<const TIMES: usize>(&mut self, table: &[Entry; ENTRIES], bits: u64, run: &mut Run) {
+        let mut bits = bits;
+        let run = &mut run[self.at % RUN_SYMBOLS..];
+        let mut sum = Header::default();
+        for _ in 0..TIMES {
+            let entry = table[(bits >> (64 - LENGTH_MAX)) as usize];
+            let at = sum.count();
+            run[at..at + 8].copy_from_slice(&entry.symbols());
+            sum = sum.plus(entry.header());
+            bits <<= entry.header().bits() & 63;
+        }
         self.at += sum.count();
         self.bit += sum.bits();
     }
 
     /// Decodes what is left, and checks that the stream ends with it.
-    fn finish(&mut self, table: &DecodeTable, data: &[u8]) -> bool {
-        while let Some(mut step) = self.start(data) {
-            (0..LOOK_UPS).for_each(|_| step.look_up(table.entries()));
-            let sum = step.sum;
-            self.advance(sum);
+    fn finish(&mut self, table: &DecodeTable, data: &[u8], run: &mut Run) -> bool {
+        while self.steps(table.symbols_max()) > 0 {
+            self.look_up::<LOOK_UPS>(table.entries(), self.load_at_end(data), run);
         }
-        let symbols = self.run.len() - SLACK;
-        while self.at < symbols {
-            let index = self.load(data) >> (64 - LENGTH_MAX);
+        while self.at + table.symbols_max() <= self.symbols {
+            self.look_up::<1>(table.entries(), self.load_at_end(data), run);
+        }
+        while self.at < self.symbols {
+            let index = self.load_at_end(data) >> (64 - LENGTH_MAX);
             let symbol = table.entries()[index as usize].symbols()[0];
-            self.run[self.at] = symbol;
+            run[self.at] = symbol;
             self.at += 1;
             self.bit += table.length(symbol);
         }
         // Less than a byte is left, and it is padded with zeros.
         let left = self.bit_end.wrapping_sub(self.bit);
-        left == 0 || (left < 8 && self.load(data) >> (64 - left) == 0)
+        left == 0 || (left < 8 && self.load_at_end(data) >> (64 - left) == 0)
     }
-}
-
-#[cold]
-fn load_at_end(data: &[u8], from: usize) -> u64 {
-    let mut bytes = [0; 8];
-    let left = data.get(from..).unwrap_or_default();
-    let len = left.len().min(8);
-    bytes[..len].copy_from_slice(&left[..len]);
-    u64::from_be_bytes(bytes)
 }
 
 /// Decodes all streams into their runs. Answers whether each ended where its symbols did.
-pub(super) fn decode(table: &DecodeTable, data: &[u8], streams: [Stream<'_>; STREAMS]) -> bool {
+pub(super) fn decode(
+    table: &DecodeTable,
+    data: &[u8],
+    streams: [Stream; STREAMS],
+    runs: &mut Runs,
+) -> bool {
     let entries = table.entries();
     // Variables and no arrays: the compiler keeps them in registers.
     let [mut a, mut b, mut c, mut d] = streams;
-    while let (Some(mut in_a), Some(mut in_b), Some(mut in_c), Some(mut in_d)) =
-        (a.start(data), b.start(data), c.start(data), d.start(data))
-    {
-        for _ in 0..LOOK_UPS {
-            in_a.look_up(entries);
-            in_b.look_up(entries);
-            in_c.look_up(entries);
-            in_d.look_up(entries);
+    let [run_a, run_b, run_c, run_d] = &mut *runs;
+    'data: loop {
+        // As many as all streams have in any case: no step asks again.
+        let steps = [&a, &b, &c, &d].map(|stream| stream.steps(table.symbols_max()));
+        let steps = steps.into_iter().min().unwrap_or_default();
+        if steps == 0 {
+            break;
         }
-        let sums = [in_a.sum, in_b.sum, in_c.sum, in_d.sum];
-        a.advance(sums[0]);
-        b.advance(sums[1]);
-        c.advance(sums[2]);
-        d.advance(sums[3]);
+        for _ in 0..steps {
+            // One after the other, to need few registers: the processor does them side by side.
+            let all = a.step(entries, data, run_a)
+                && b.step(entries, data, run_b)
+                && c.step(entries, data, run_c)
+                && d.step(entries, data, run_d);
+            if !all {
+                break 'data;
+            }
+        }
     }
-    [a, b, c, d].iter_mut().all(|stream| stream.finish(table, data))
+    let mut ends = [a, b, c, d].into_iter().zip(runs);
+    ends.all(|(mut stream, run)| stream.finish(table, data, run))
 }
