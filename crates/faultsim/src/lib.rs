@@ -28,17 +28,20 @@ pub enum Scope {
     Fleet,
     /// Four processes on one directory with a cap.
     Directory,
+    /// The same over each layout and encoding that a directory may have.
+    Layouts,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 2] = [Scope::Fleet, Scope::Directory];
+    pub const ALL: [Scope; 3] = [Scope::Fleet, Scope::Directory, Scope::Layouts];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Fleet => "fleet",
             Scope::Directory => "directory",
+            Scope::Layouts => "layouts",
         }
     }
 
@@ -52,7 +55,7 @@ impl Scope {
 pub fn run(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, false),
-        Scope::Directory => directory::run(seed, false),
+        Scope::Directory | Scope::Layouts => directory::run(scope, seed, false),
     }
 }
 
@@ -60,6 +63,6 @@ pub fn run(scope: Scope, seed: u64) -> Report {
 pub fn run_traced(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, true),
-        Scope::Directory => directory::run(seed, true),
+        Scope::Directory | Scope::Layouts => directory::run(scope, seed, true),
     }
 }

@@ -25,7 +25,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
             "s3-tier",
         ],
     ),
-    ("faultsim", &["core", "disk", "key", "mem", "os", "s3", "s3-tier"]),
+    ("faultsim", &["codec", "core", "disk", "key", "mem", "os", "s3", "s3-tier"]),
     ("cli", &["kvtier", "faultsim"]),
     ("py", &["codec", "kvtier"]),
     ("benches", &["kvtier"]),

@@ -163,6 +163,10 @@ impl Process for OnThread {
         self.0.medium.torn(&self.0.world, bytes)
     }
 
+    fn attribute(&self, inode: u64) -> Option<Vec<u8>> {
+        self.0.medium.attribute(inode)
+    }
+
     fn identity(&self) -> Identity {
         Identity {
             host: "machine".into(),
@@ -234,6 +238,7 @@ fn kind(call: Call<'_>) -> &'static str {
         Call::Write(_) => "write",
         Call::SetLen(_) => "set length",
         Call::Allocate(..) => "allocate",
+        Call::SetAttribute(..) => "set attribute",
         Call::Sync(_) => "sync",
         Call::SyncAll => "sync all",
         Call::Lock(_) => "lock",
