@@ -10,12 +10,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bucket;
+mod caller;
 mod conditions;
 mod directory;
 mod fleet;
 mod host;
 mod network;
 mod report;
+mod stack;
 mod world;
 
 pub use report::{Finding, Report};
@@ -30,11 +32,13 @@ pub enum Scope {
     Directory,
     /// The same over each layout and encoding that a directory may have.
     Layouts,
+    /// Host memory over a directory over a bucket, as one stack on one machine.
+    Stack,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 3] = [Scope::Fleet, Scope::Directory, Scope::Layouts];
+    pub const ALL: [Scope; 4] = [Scope::Fleet, Scope::Directory, Scope::Layouts, Scope::Stack];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -42,6 +46,7 @@ impl Scope {
             Scope::Fleet => "fleet",
             Scope::Directory => "directory",
             Scope::Layouts => "layouts",
+            Scope::Stack => "stack",
         }
     }
 
@@ -56,6 +61,7 @@ pub fn run(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, false),
         Scope::Directory | Scope::Layouts => directory::run(scope, seed, false),
+        Scope::Stack => stack::run(seed, false),
     }
 }
 
@@ -64,5 +70,6 @@ pub fn run_traced(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, true),
         Scope::Directory | Scope::Layouts => directory::run(scope, seed, true),
+        Scope::Stack => stack::run(seed, true),
     }
 }

@@ -174,7 +174,9 @@ impl<M: Mover> SpaceReservation<M> {
         }
         let gone = recycled + shared.evict(rest);
         // Saves that wait for the victims try again, also where this save took their space.
-        shared.space.queue.notify();
+        if gone > 0 {
+            shared.space.queue.notify();
+        }
         gone > 0
     }
 

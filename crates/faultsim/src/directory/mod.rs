@@ -2,9 +2,9 @@
 //! scheduler, the faults, and what must hold.
 
 mod callers;
-mod device;
-mod medium;
-mod process;
+pub mod device;
+pub mod medium;
+pub mod process;
 mod run_process;
 mod setup;
 mod turn;

@@ -225,7 +225,7 @@ impl TimeSource for ProcessTime {
 }
 
 /// A call in a word.
-fn kind(call: Call<'_>) -> &'static str {
+pub fn kind(call: Call<'_>) -> &'static str {
     match call {
         Call::Open(_) => "open",
         Call::CreateDir(_) => "create directory",

@@ -90,6 +90,11 @@ impl Model {
         chunk.removed = is_certain.then_some(chunk.saves);
     }
 
+    /// The machine crashed: names of files that were deleted may be back.
+    pub fn forget_removed(&mut self) {
+        self.keys.iter_mut().for_each(|chunk| chunk.removed = None);
+    }
+
     /// The number of saves so far, if the key is removed for certain.
     pub fn is_removed(&self, n: u64) -> Option<u64> {
         let chunk = &self.keys[n as usize];
