@@ -14,7 +14,7 @@ const DEFECTS: &str = "crates/faultsim/defects";
 /// Copies of the workspace, and what is built from them.
 const COPIES: &str = "target/faultsim";
 /// What can be simulated; the first is the default.
-const SCOPES: [&str; 2] = ["fleet", "directory"];
+const SCOPES: [&str; 4] = ["fleet", "directory", "layouts", "stack"];
 
 pub fn run(args: &mut Args) -> Result<()> {
     let with_defects = args.flag("--defects");

@@ -30,6 +30,7 @@ mod key_page;
 mod lookup;
 mod op;
 mod op_context;
+mod process_timers;
 mod random_bytes;
 mod reply;
 mod spill;

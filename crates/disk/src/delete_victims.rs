@@ -35,10 +35,11 @@ impl<M: Mover> Shared<M> {
     /// the index. Returns how many are gone.
     pub fn delete(&self, victims: Vec<IndexEntry>) -> usize {
         let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
-        if !victims.is_empty() {
+        // Only then: a save that freed nothing would wake itself, and try again without a pause.
+        if gone > 0 {
             self.space.queue.notify();
-            self.listeners.notify();
         }
+        self.listeners.notify();
         gone
     }
 

@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::syncfs_thread::Syncer;
 use crate::thread_pool::{Lane, ThreadPool};
 use crate::transfer_memory::TransferMemory;
-use crate::{DiskConfig, load, lookup, op_timers, remove, save};
+use crate::{DiskConfig, load, lookup, remove, save};
 use start::{
     foreign_of, free_min, list_known, measure_cap, open_dir_state, refuse_reserve,
     refuse_without_facts,
@@ -84,7 +84,7 @@ impl<M: Mover> Disk<M> {
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
-        let clock = op_timers::start(config.clock.clone(), &config.name)
+        let clock = Timekeeper::of_process(config.clock.clone(), &config.name)
             .map_err(failed("cannot start a thread"))?;
         let admission = Admission::new(Arc::clone(&caps.name), limits, clock);
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.

@@ -40,7 +40,6 @@ mod maintenance;
 mod mover;
 mod name_locks;
 mod op_threads;
-mod op_timers;
 mod reconcile;
 mod recreate_deleted_dir;
 mod relist_throttle;

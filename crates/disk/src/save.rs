@@ -33,7 +33,7 @@ use kvtier_key::{ChunkShape, Facts};
 use kvtier_mem::View;
 
 use crate::counters::add;
-use crate::data_dir::{DataDir, Draft};
+use crate::data_dir::DataDir;
 use crate::direct_io::PAGE;
 use crate::inspect;
 use crate::layout::Unshaped;
@@ -70,8 +70,6 @@ struct Saving<M: Mover> {
     facts: Option<Facts>,
     /// The header of a foreign layout's file, where it has one.
     header: Option<Vec<u8>>,
-    /// The unfinished sidecar, which repeats the header.
-    sidecar: Option<Draft>,
     len: u64,
     /// The chunk's bytes, where the CPU cannot reach the caller's.
     fetched: Option<Vec<View>>,
@@ -183,7 +181,6 @@ impl<M: Mover> SaveRequest<M> {
             space: None,
             facts: None,
             header,
-            sidecar: None,
             len,
             fetched: None,
             encoded: None,
@@ -299,13 +296,9 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Drop for Saving<M> {
-    /// Returns the memory of the encoded chunk, and deletes the unfinished sidecar before its space
-    /// is released.
+    /// Returns the memory of the encoded chunk.
     fn drop(&mut self) {
         self.release_encoded();
-        if let Some(sidecar) = self.sidecar.take() {
-            self.shared.data_dir.discard(sidecar, 0);
-        }
     }
 }
 

@@ -52,6 +52,8 @@ pub struct SpaceReservation<M: Mover> {
     file: Option<File>,
     /// A victim's file of exactly this length, to be written over.
     recycled: Option<Draft>,
+    /// The unfinished sidecar, which `size.claimed` includes.
+    sidecar: Option<Draft>,
 }
 
 /// The bytes of a chunk's files.
@@ -133,6 +135,7 @@ impl<M: Mover> SpaceReservation<M> {
             draft: None,
             file: None,
             recycled: None,
+            sidecar: None,
         }
     }
 
@@ -260,6 +263,31 @@ impl<M: Mover> SpaceReservation<M> {
         self.draft.as_ref()
     }
 
+    /// Creates the unfinished sidecar with these bytes, in the place of one that could not be
+    /// finished.
+    pub fn create_sidecar(&mut self, bytes: &[u8], is_durable: bool) -> io::Result<()> {
+        let data_dir = &self.shared.data_dir;
+        if let Some(earlier) = &self.sidecar {
+            match data_dir.unlink_draft(earlier) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => self.sidecar = None,
+            }
+        }
+        // Also where it fails: then it is deleted with the reservation, and counted until then.
+        let draft = self.sidecar.insert(data_dir.small_draft()?);
+        data_dir.write_small(draft, bytes, is_durable)
+    }
+
+    /// The unfinished sidecar, to be published.
+    pub fn sidecar(&self) -> Option<&Draft> {
+        self.sidecar.as_ref()
+    }
+
+    /// The sidecar was published.
+    pub fn sidecar_is_published(&mut self) {
+        self.sidecar = None;
+    }
+
     /// What the files take once they are published.
     pub fn published_bytes(&self) -> u64 {
         self.size.published
@@ -270,6 +298,10 @@ impl<M: Mover> SpaceReservation<M> {
     /// published.
     pub fn into_published(mut self, since: Generation) -> Option<Reservation> {
         self.draft = None;
+        // One that could not be published: the chunk's bytes have space for it.
+        if let Some(sidecar) = self.sidecar.take() {
+            self.shared.data_dir.discard(sidecar, 0);
+        }
         self.is_counted = false;
         // The file was cut to its length.
         // In layout `kvtier` both are equal. Foreign files are written in whole pages and cut to
@@ -286,7 +318,10 @@ impl<M: Mover> SpaceReservation<M> {
     pub fn release_deleted(mut self, since: Generation) {
         self.draft = None;
         self.is_counted = false;
-        self.shared.uncount(self.size.claimed, since);
+        let head = self.shared.data_dir.head_bytes();
+        let is_gone = self.sidecar.take().is_none_or(|it| self.shared.data_dir.discard(it, head));
+        let left = if is_gone { 0 } else { head };
+        self.shared.uncount(self.size.claimed.saturating_sub(left), since);
     }
 
     /// Returns the reservation to the index.
@@ -298,11 +333,13 @@ impl<M: Mover> SpaceReservation<M> {
 
     /// Deletes the unfinished file, then releases its bytes.
     fn release_file(&mut self) {
-        if !self.is_counted && self.recycled.is_none() && self.draft.is_none() {
+        let is_empty = self.recycled.is_none() && self.draft.is_none() && self.sidecar.is_none();
+        if !self.is_counted && is_empty {
             return;
         }
         self.file = None;
-        let files = [self.recycled.take(), self.draft.take()].into_iter().flatten();
+        let files = [self.sidecar.take(), self.recycled.take(), self.draft.take()];
+        let files = files.into_iter().flatten();
         let is_counted = std::mem::take(&mut self.is_counted);
         let counted_bytes = if is_counted { self.size.claimed } else { 0 };
         self.shared.delete_unfinished(files, counted_bytes);

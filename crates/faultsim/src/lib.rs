@@ -10,12 +10,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bucket;
+mod caller;
 mod conditions;
 mod directory;
 mod fleet;
 mod host;
 mod network;
 mod report;
+mod stack;
 mod world;
 
 pub use report::{Finding, Report};
@@ -28,17 +30,23 @@ pub enum Scope {
     Fleet,
     /// Four processes on one directory with a cap.
     Directory,
+    /// The same over each layout and encoding that a directory may have.
+    Layouts,
+    /// Host memory over a directory over a bucket, as one stack on one machine.
+    Stack,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Scope; 2] = [Scope::Fleet, Scope::Directory];
+    pub const ALL: [Scope; 4] = [Scope::Fleet, Scope::Directory, Scope::Layouts, Scope::Stack];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Fleet => "fleet",
             Scope::Directory => "directory",
+            Scope::Layouts => "layouts",
+            Scope::Stack => "stack",
         }
     }
 
@@ -52,7 +60,8 @@ impl Scope {
 pub fn run(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, false),
-        Scope::Directory => directory::run(seed, false),
+        Scope::Directory | Scope::Layouts => directory::run(scope, seed, false),
+        Scope::Stack => stack::run(seed, false),
     }
 }
 
@@ -60,6 +69,7 @@ pub fn run(scope: Scope, seed: u64) -> Report {
 pub fn run_traced(scope: Scope, seed: u64) -> Report {
     match scope {
         Scope::Fleet => fleet::run(seed, true),
-        Scope::Directory => directory::run(seed, true),
+        Scope::Directory | Scope::Layouts => directory::run(scope, seed, true),
+        Scope::Stack => stack::run(seed, true),
     }
 }

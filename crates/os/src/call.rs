@@ -30,6 +30,8 @@ pub enum Call<'a> {
     SetLen(BorrowedFd<'a>),
     /// Space is allocated for an open file.
     Allocate(BorrowedFd<'a>, u64),
+    /// The attribute of an open file is written.
+    SetAttribute(BorrowedFd<'a>, &'a [u8]),
     /// The bytes of a file, or the names in a directory, are synced.
     Sync(BorrowedFd<'a>),
     /// The whole file system is synced.

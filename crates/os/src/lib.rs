@@ -14,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod at;
+mod attributes;
 mod call;
 mod files;
 mod identity;
@@ -24,6 +25,7 @@ mod process;
 pub mod simulated;
 
 pub use at::{fstatat, open_dir_at, openat, renameat, renameat2, unlinkat};
+pub use attributes::{attribute, attribute_at, set_attribute};
 pub use call::Call;
 pub use files::{
     fallocate, fdatasync, ftruncate, set_len, sync_all, sync_data, syncfs, try_lock, write,

@@ -27,6 +27,9 @@ pub trait Process: Debug {
     /// How many of these bytes a write brings to the file before it fails; `None` for all.
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)>;
 
+    /// The attribute of the file with this inode, if it has one.
+    fn attribute(&self, inode: u64) -> Option<Vec<u8>>;
+
     /// Who it is.
     fn identity(&self) -> Identity;
 

@@ -10,7 +10,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("os", &[]),
     ("evict", &[]),
     ("codec", &["key"]),
-    ("core", &["key", "mem"]),
+    ("core", &["key", "mem", "os"]),
     ("index", &["key", "evict"]),
     ("uring", &["mem"]),
     ("disk", &["codec", "core", "key", "mem", "os", "index", "evict"]),
@@ -21,11 +21,11 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
     (
         "kvtier",
         &[
-            "key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3",
-            "s3-tier",
+            "key", "codec", "mem", "core", "os", "evict", "index", "uring", "disk", "file", "gds",
+            "s3", "s3-tier",
         ],
     ),
-    ("faultsim", &["core", "disk", "key", "mem", "os", "s3", "s3-tier"]),
+    ("faultsim", &["codec", "core", "disk", "key", "kvtier", "mem", "os", "s3", "s3-tier"]),
     ("cli", &["kvtier", "faultsim"]),
     ("py", &["codec", "kvtier"]),
     ("benches", &["kvtier"]),

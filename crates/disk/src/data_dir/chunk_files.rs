@@ -126,7 +126,23 @@ impl DataDir {
 
     /// Creates an unfinished file that holds these few bytes; with `durable`, it is synced.
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
-        let draft = self.draft(0)?;
+        let draft = self.small_draft()?;
+        match self.write_small(&draft, bytes, durable) {
+            Ok(()) => Ok(draft),
+            Err(e) => {
+                self.discard(draft, 0);
+                Err(e)
+            }
+        }
+    }
+
+    /// The next unfinished file for which nothing is claimed by its name.
+    pub fn small_draft(&self) -> io::Result<Draft> {
+        self.draft(0)
+    }
+
+    /// Creates such a file with these few bytes; with `durable`, it is synced.
+    pub fn write_small(&self, draft: &Draft, bytes: &[u8], durable: bool) -> io::Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let made = openat(
             draft.staging.dir(),
@@ -134,17 +150,10 @@ impl DataDir {
             flags,
             Mode::from_bits_truncate(0o644),
         );
-        let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
+        made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
             kvtier_os::write_all(&mut file, bytes)?;
             if durable { kvtier_os::sync_data(&file) } else { Ok(()) }
-        });
-        match written {
-            Ok(()) => Ok(draft),
-            Err(e) => {
-                self.discard(draft, 0);
-                Err(e)
-            }
-        }
+        })
     }
 
     /// The name of a chunk's sidecar, in a layout with headers.
@@ -261,11 +270,14 @@ impl DataDir {
         Ok(self.stat(digest, len)?.map(|stat| FileId::of_stat(&stat)))
     }
 
-    /// The bytes of a chunk's files on the medium, sidecar included; `None` for none.
+    /// The bytes of a chunk's files on the medium, sidecar included; `None` for none, and for an empty
+    /// file, which a count leaves out.
     pub fn bytes_on_disk(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
         Ok(self
             .stat(digest, len)?
-            .map(|stat| stat.st_size.max(0).cast_unsigned() + self.head_bytes()))
+            .map(|stat| stat.st_size.max(0).cast_unsigned())
+            .filter(|bytes| *bytes > 0)
+            .map(|bytes| bytes + self.head_bytes()))
     }
 
     fn stat(&self, digest: &Digest, len: u64) -> io::Result<Option<FileStat>> {

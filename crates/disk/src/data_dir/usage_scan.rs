@@ -110,12 +110,13 @@ impl DataDir {
                 })?
             }
             Some(foreign) => self.foreign_names(|name| {
+                let at = || fs::symlink_metadata(self.root().join(name)).ok();
+                // Whatever namespace it has: that may be unknown yet.
+                if foreign.layout.key_of(name).is_none() {
+                    let lone = foreign.lone_sidecar(self.root(), name);
+                    lone.into_iter().for_each(|meta| seen.file(meta.ino(), meta.len()));
                 // Deleted meanwhile, or not a file.
-                let meta =
-                    fs::symlink_metadata(self.root().join(name)).ok().filter(fs::Metadata::is_file);
-                if let Some(meta) =
-                    meta.filter(|meta| meta.len() > 0 && foreign.key_of(name).is_some())
-                {
+                } else if let Some(meta) = at().filter(|meta| meta.is_file() && meta.len() > 0) {
                     seen.file(meta.ino(), meta.len() + self.head_bytes());
                 }
                 Ok(())
@@ -216,5 +217,34 @@ mod tests {
         seen.file(1, 10);
         [1, 2].into_iter().for_each(|n| seen.one_more_name(&listed(n), 1));
         assert_eq!(seen.bytes, 20);
+    }
+
+    #[test]
+    fn files_of_a_foreign_layout_are_counted_before_the_namespace_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = crate::Layout::LmcacheGds;
+        let mut config = crate::DiskConfig::new(dir.path(), 1 << 20);
+        config.layout = layout;
+        let foreign = crate::layout::Foreign::new(&config);
+        let data_dir = DataDir::open(dir.path(), Some(foreign)).unwrap();
+        let put = |name: &str, bytes: usize| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, vec![0; bytes]).unwrap();
+        };
+        let file = |n: u64| format!("18/85/m%401%400%401a2b{n:012x}%40half.kvcache.safetensors");
+        put(&file(1), 9000);
+        put(&format!("{}.metadata", file(1)), 4096);
+        assert_eq!(data_dir.count().unwrap().bytes, 9000 + 4096);
+        // What a crash of the machine may leave: a chunk without its second file, which is counted
+        // as one with it, and second files whose chunk is gone or empty.
+        put(&file(2), 5000);
+        put(&format!("{}.metadata", file(3)), 4096);
+        put(&file(4), 0);
+        put(&format!("{}.metadata", file(4)), 100);
+        put("18/85/other.metadata", 7);
+        let all = 9000 + 4096 + 5000 + 4096 + 4096 + 100;
+        assert_eq!(data_dir.count().unwrap().bytes, all);
+        assert_eq!(data_dir.count_once().unwrap(), all);
     }
 }

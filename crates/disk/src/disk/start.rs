@@ -142,6 +142,13 @@ fn count_at_start(
     listing: &Listing,
 ) -> std::io::Result<LedgerValidity> {
     let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
+        // The scan counts. Until it has, the total of the processes before is the better one: too
+        // high at worst, unless the machine crashed.
+        true if data_dir.foreign().is_some() => ledger.recount(false, || Ok(0)).map(|_| {
+            let ledger_validity = LedgerValidity::new(None, false);
+            ledger_validity.clear();
+            ledger_validity
+        }),
         true => {
             let is_complete = listing.is_complete(data_dir)?;
             let count = || match is_complete {
@@ -321,6 +328,23 @@ mod tests {
         assert!(Ledger::peek(&data_dir.own()).unwrap().unwrap() >= removed.bytes);
         ledger.release(removed.bytes, since).unwrap();
         Ledger::peek(&data_dir.own()).unwrap().unwrap()
+    }
+
+    /// The files are counted by the first scan, and saves come before it.
+    #[test]
+    fn a_start_keeps_the_total_of_a_foreign_layout() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = DiskConfig::new(dir.path(), 1 << 20);
+        config.layout = crate::Layout::LmcacheMp;
+        for total in [0, 5000] {
+            let data_dir = DataDir::open(dir.path(), foreign_of(&config)).unwrap();
+            let ledger = Ledger::open(&data_dir.own(), true).unwrap();
+            let listing = Listing::begin(&data_dir).unwrap();
+            let validity = count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
+            assert!(!validity.is_suspect());
+            assert_eq!(Ledger::peek(&data_dir.own()).unwrap(), Some(total));
+            ledger.recount(true, || Ok(5000)).unwrap();
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 
 use kvtier_core::{ManualClock, Namespace, Observe as _};
+use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
@@ -464,6 +465,58 @@ fn a_remove_leaves_a_file_under_a_keys_name_that_is_no_chunk() {
         assert_eq!(disk.remove(&ctx, [key].into()).wait().unwrap().absent, 1, "{layout}");
         assert!(path.exists(), "{layout}");
     }
+}
+
+/// A crash of the machine may leave it.
+#[test]
+fn a_second_file_without_a_chunk_is_deleted_when_it_is_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, _, path) = foreign(layout, name, dir.path());
+    let beside = dir.path().join(format!("{name}.metadata"));
+    let other = dir.path().join("18/85/other.metadata");
+    fs::write(&other, "of another program").unwrap();
+    let scan = || {
+        let shared = &disk.shared;
+        shared.scan_foreign(shared.data_dir.foreign().unwrap()).unwrap();
+        Ledger::peek(&dir.path().join(".kvtier")).unwrap().unwrap()
+    };
+    let age = |path: &Path| {
+        let hour = disk.shared.clock.wall() - std::time::Duration::from_secs(3600);
+        fs::File::options().write(true).open(path).unwrap().set_modified(hour).unwrap();
+    };
+    age(&beside);
+    age(&other);
+    assert_eq!(scan(), LEN as u64 + 4096);
+    assert!(beside.exists(), "it has a chunk");
+    fs::remove_file(&path).unwrap();
+    fs::write(&beside, [7; 4096]).unwrap();
+    assert_eq!(scan(), 4096, "its chunk may be written at this moment");
+    age(&beside);
+    assert_eq!(scan(), 0);
+    assert!(!beside.exists() && other.exists());
+}
+
+/// Of an empty file nothing is counted, also where its second file would be.
+#[test]
+fn an_empty_file_in_quarantine_releases_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    let other = shared.data_dir.root().join("18/85/m%401%400%401a2b%40half.kvcache.safetensors");
+    fs::write(other, [7; LEN]).unwrap();
+    fs::write(&path, "").unwrap();
+    shared.scan_foreign(shared.data_dir.foreign().unwrap()).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap().unwrap();
+    let before = total();
+    shared.data_dir.foreign().unwrap().learn(&key);
+    assert_eq!(shared.data_dir.bytes_on_disk(key.digest(), 0).unwrap(), None);
+    let listed = Chunk::new(*key.digest(), 0, 0);
+    shared.quarantine(key.digest(), 0, Some(listed)).unwrap();
+    shared.share_ledger().unwrap();
+    assert!(!path.exists());
+    assert_eq!(total(), before);
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! The scan of a foreign directory; it deletes nothing. At the start, names show which chunks are
+//! The scan of a foreign directory; it deletes no chunk. At the start, names show which chunks are
 //! stored. In the background and every `sweep_every`, each file shows its length, since other
 //! programs write and delete there.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier_index::{Chunk, DigestTag, SlotCursor};
 use kvtier_key::{Digest, Key};
@@ -21,6 +21,8 @@ use crate::use_order;
 
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;
+/// How often a simulated process, which has no thread that a request could wake, looks for one.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The thread that scans.
 pub struct ForeignScanner<M: Mover> {
@@ -31,6 +33,11 @@ pub struct ForeignScanner<M: Mover> {
 impl<M: Mover> ForeignScanner<M> {
     /// Starts the thread. `listed`: the names were listed already.
     pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
+        if kvtier_os::is_simulated() {
+            let due = shared.clock.now();
+            look_later(Arc::downgrade(shared), Rounds { every, listed, due }, Duration::ZERO);
+            return Ok(ForeignScanner { shared: Arc::clone(shared), thread: Mutex::default() });
+        }
         let theirs = Arc::clone(shared);
         let name = format!("{}-sweeper", shared.caps.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -71,13 +78,7 @@ impl<M: Mover> fmt::Debug for ForeignScanner<M> {
 fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut listed: bool) {
     let ScanRequests { request, wake } = &foreign.scan_requests;
     loop {
-        if foreign.namespace().is_some() {
-            if !std::mem::replace(&mut listed, true) {
-                shared.report_failure(shared.list_foreign(foreign), "list the directory");
-            }
-            shared.report_failure(shared.scan_foreign(foreign), "sweep the directory");
-            shared.evict_to_cap();
-        }
+        round(shared, foreign, &mut listed);
         let mut requested = request.lock().unwrap_or_else(PoisonError::into_inner);
         let due = shared.clock.now() + every;
         while !requested.stop && !std::mem::take(&mut requested.now) && shared.clock.now() < due {
@@ -87,6 +88,42 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
             return;
         }
     }
+}
+
+fn round<M: Mover>(shared: &Shared<M>, foreign: &Foreign, listed: &mut bool) {
+    if foreign.namespace().is_none() {
+        return;
+    }
+    if !std::mem::replace(listed, true) {
+        shared.report_failure(shared.list_foreign(foreign), "list the directory");
+    }
+    shared.report_failure(shared.scan_foreign(foreign), "sweep the directory");
+    shared.evict_to_cap();
+}
+
+/// The scans of a simulated process.
+struct Rounds {
+    every: Duration,
+    listed: bool,
+    /// When the next one begins, unless it is requested before.
+    due: Instant,
+}
+
+/// Scans after this time, if that is due or requested then, and so on while the tier is open.
+fn look_later<M: Mover>(shared: Weak<Shared<M>>, mut rounds: Rounds, after: Duration) {
+    kvtier_os::later(after, move || {
+        let Some(running) = shared.upgrade() else { return };
+        let Some(foreign) = running.data_dir.foreign() else { return };
+        let request = foreign.scan_requests.take();
+        if request.stop {
+            return;
+        }
+        if request.now || running.clock.now() >= rounds.due {
+            round(&running, foreign, &mut rounds.listed);
+            rounds.due = running.clock.now() + rounds.every;
+        }
+        look_later(shared, rounds, LOOK_EVERY);
+    });
 }
 
 impl<M: Mover> Shared<M> {
@@ -144,7 +181,10 @@ impl<M: Mover> Shared<M> {
         let mut first_error = None;
         let mut errors = 0_u64;
         self.data_dir.foreign_names(|name| {
-            let Some(key) = foreign.key_of(name) else { return Ok(()) };
+            let Some(key) = foreign.key_of(name) else {
+                self.delete_if_lone_sidecar(foreign, name);
+                return Ok(());
+            };
             // A file that cannot be read must not end the scan, and with it eviction.
             let there = self.scan_one(foreign, &key, name).unwrap_or_else(|e| {
                 errors += 1;

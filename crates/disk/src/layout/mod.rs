@@ -11,6 +11,7 @@ mod foreign_load;
 mod foreign_scan;
 pub mod headers;
 mod lengths;
+mod lone_sidecars;
 mod scan_requests;
 mod tensor_shapes;
 mod vllm_config_file;

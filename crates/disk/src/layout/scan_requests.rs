@@ -16,6 +16,12 @@ pub struct ScanRequest {
 }
 
 impl ScanRequests {
+    /// The request, which is answered by that.
+    pub fn take(&self) -> ScanRequest {
+        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        ScanRequest { now: std::mem::take(&mut request.now), ..*request }
+    }
+
     /// Changes the request and wakes the thread.
     pub fn change(&self, what: impl Fn(&mut ScanRequest)) {
         what(&mut self.request.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,14 +1,13 @@
 //! Facts of files without a footer: the facts record in the extended attribute `user.kvtier`.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_key::{FACTS_BYTES_MAX, Facts, Key};
-use rustix::fs::XattrFlags;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 /// The attribute's name.
 pub const XATTR: &str = "user.kvtier";
@@ -56,13 +55,13 @@ impl Known {
     pub fn of(file: impl AsFd) -> io::Result<Self> {
         // One byte more than the longest record: a longer attribute is no record.
         let mut record = [0; FACTS_BYTES_MAX + 1];
-        Known::read(rustix::fs::fgetxattr(file, XATTR, &mut record[..]), &record)
+        Known::read(kvtier_os::attribute(file, XATTR, &mut record), &record)
     }
 
     /// Reads the facts of a file by its path; a symbolic link is not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
         let mut record = [0; FACTS_BYTES_MAX + 1];
-        Known::read(rustix::fs::lgetxattr(path, XATTR, &mut record[..]), &record)
+        Known::read(kvtier_os::attribute_at(path, XATTR, &mut record), &record)
     }
 
     fn read(got: Result<usize, Errno>, record: &[u8]) -> io::Result<Self> {
@@ -73,8 +72,8 @@ impl Known {
                     .and_then(Result::ok)
                     .map_or(Known::Junk, |facts| Known::Facts(Box::new(facts))))
             }
-            Err(Errno::NODATA | Errno::NOTSUP) => Ok(Known::Unverified),
-            Err(Errno::RANGE) => Ok(Known::Junk),
+            Err(Errno::ENODATA | Errno::ENOTSUP) => Ok(Known::Unverified),
+            Err(Errno::ERANGE) => Ok(Known::Junk),
             Err(e) => Err(e.into()),
         }
     }
@@ -104,9 +103,9 @@ pub fn owner_of(facts: &Facts, key: &Key) -> FactsOwner {
 
 /// Writes facts to an open file's attribute. `false` where the file system keeps none.
 pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
-    match rustix::fs::fsetxattr(file, XATTR, &facts.encode(), XattrFlags::empty()) {
+    match kvtier_os::set_attribute(file, XATTR, &facts.encode()) {
         Ok(()) => Ok(true),
-        Err(Errno::NOTSUP) => Ok(false),
+        Err(Errno::ENOTSUP) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
@@ -114,12 +113,12 @@ pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
 /// Whether facts can be kept in files below `own`.
 pub fn probe_facts(own: &Path) -> io::Result<bool> {
     let path = own.join("facts.probe");
-    let probe = File::create(&path)?;
+    let probe = kvtier_os::open(OpenOptions::new().write(true).create(true).truncate(true), &path)?;
     // Another process may probe at this moment, under the same name.
     let _ = kvtier_os::remove_file(&path);
-    match rustix::fs::fsetxattr(&probe, XATTR, b"probe", XattrFlags::empty()) {
+    match kvtier_os::set_attribute(&probe, XATTR, b"probe") {
         Ok(()) => Ok(true),
-        Err(Errno::NOTSUP) => Ok(false),
+        Err(Errno::ENOTSUP) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }

@@ -9,7 +9,6 @@ use kvtier_index::Chunk;
 use kvtier_key::Digest;
 
 use crate::data_dir::quarantine::{self, Cleared};
-use crate::layout::Foreign;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -38,14 +37,17 @@ impl<M: Mover> Shared<M> {
     /// The bytes that the ledger counts for a chunk's file, whatever its length is now: those in its
     /// name, or where chunks may be encoded those that it had when it was saved or listed.
     fn counted_in_ledger(&self, digest: &Digest, len: u64, known: Option<Chunk>) -> u64 {
-        let is_counted = |foreign: &Foreign| known.is_some() && !foreign.is_uncounted(digest);
-        if !self.data_dir.foreign().is_none_or(is_counted) {
-            return 0;
+        let measured = || self.data_dir.bytes_on_disk(digest, len).ok().flatten();
+        if let Some(foreign) = self.data_dir.foreign() {
+            let known = known.filter(|_| !foreign.is_uncounted(digest));
+            // Of a chunk that was listed and not scanned yet, the index has no length.
+            let bytes =
+                |chunk: Chunk| Some(chunk.bytes).filter(|bytes| *bytes > 0).or_else(measured);
+            return known.and_then(bytes).unwrap_or(0);
         }
         if !self.data_dir.may_have_encoded() {
             return self.data_dir.file_len(len);
         }
-        let measured = || self.data_dir.bytes_on_disk(digest, len).ok().flatten();
         known.map(|chunk| chunk.bytes).or_else(measured).unwrap_or(0)
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use kvtier_core::{Error, Event, Key, Saved, ShedReason};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, InsertOutcome, Reservation};
-use kvtier_key::{Digest, Facts};
+use kvtier_key::Facts;
 
 use super::Saving;
 use crate::config::Durability;
@@ -90,21 +90,24 @@ impl<M: Mover> Saving<M> {
             return failed("cannot bring the chunk to the device", e.into());
         }
         let Some(header) = self.header.take() else { return Ok(()) };
-        let mut created = shared.data_dir.create_small(&header, is_durable);
+        let mut created = self.create_sidecar(&header, is_durable);
         if created.as_ref().is_err_and(is_full) && self.evict_for_device() {
-            created = shared.data_dir.create_small(&header, is_durable);
+            created = self.create_sidecar(&header, is_durable);
         }
         match created {
-            Ok(sidecar) => self.sidecar = Some(sidecar),
-            Err(e) if is_full(&e) => return Err(shared.shed_by_device()),
-            Err(e) => return failed("cannot write the file beside the chunk's", e),
+            Ok(()) => Ok(()),
+            Err(e) if is_full(&e) => Err(shared.shed_by_device()),
+            Err(e) => failed("cannot write the file beside the chunk's", e),
         }
-        Ok(())
+    }
+
+    fn create_sidecar(&mut self, header: &[u8], is_durable: bool) -> io::Result<()> {
+        self.space.as_mut().map_or(Ok(()), |space| space.create_sidecar(header, is_durable))
     }
 
     /// Gives the files their names and enters the chunk into the index.
     fn publish_files(&mut self, key: &Key) -> Result<(), SaveEnd> {
-        let Some(space) = self.space.take() else { return Ok(()) };
+        let Some(mut space) = self.space.take() else { return Ok(()) };
         let shared = Arc::clone(&self.shared);
         let digest = key.digest();
         // Only now: a chunk that cannot be saved does not define what the others look like.
@@ -126,16 +129,16 @@ impl<M: Mover> Saving<M> {
             }
         };
         // The sidecar last: LMCache takes a chunk for stored when the sidecar exists.
-        if let Some(sidecar) = self.sidecar.take()
-            && let Err(e) = shared.data_dir.publish_sidecar(&sidecar, digest)
+        if let Some(sidecar) = space.sidecar()
+            && let Err(e) = shared.data_dir.publish_sidecar(sidecar, digest)
         {
-            self.sidecar = Some(sidecar);
-            self.retract(digest, space, since);
+            self.retract(key, space, since);
             if replaced > 0 {
                 shared.uncount(replaced, since);
             }
             return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
         }
+        space.sidecar_is_published();
         // Only now: a replaced chunk's sidecar stays until the new one has its name, and a process
         // that is stopped in between must not have released its bytes.
         if replaced > 0 {
@@ -147,10 +150,23 @@ impl<M: Mover> Saving<M> {
     }
 
     /// Deletes a published file whose sidecar is missing: LMCache does not see such a chunk.
-    fn retract(&self, digest: &Digest, space: SpaceReservation<M>, since: Generation) {
-        let _ = self.shared.data_dir.delete(digest, self.len);
-        self.shared.forget(digest, false);
-        space.release_deleted(since);
+    fn retract(&self, key: &Key, space: SpaceReservation<M>, since: Generation) {
+        let shared = &self.shared;
+        let digest = key.digest();
+        match shared.data_dir.delete(digest, self.len) {
+            Ok(_) => {
+                shared.forget(digest, false);
+                space.release_deleted(since);
+            }
+            // It stays, and stays counted: a chunk of unknown length, which is evicted like others.
+            Err(e) => {
+                shared.failed(&format!("cannot delete the file of {digest}"), &e);
+                let chunk = shared.chunk(key, 0, space.published_bytes());
+                let reservation = space.into_published(since);
+                let commit = |reservation| _ = shared.index().commit(reservation, chunk);
+                reservation.into_iter().for_each(commit);
+            }
+        }
     }
 
     /// Enters the published chunk into the index, and reports it to peers and listeners.
@@ -243,6 +259,8 @@ fn finish_foreign_file<M: Mover>(
     let why = match layout::xattr_facts::put(&file, facts) {
         Ok(true) => return Ok(()),
         Ok(false) => "the file system keeps no user attributes".to_owned(),
+        // Without facts nothing would show what a device that fails keeps of the chunk.
+        Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Err(e),
         Err(e) => e.to_string(),
     };
     add(&shared.counters.facts_write_failed, 1);

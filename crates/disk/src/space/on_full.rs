@@ -63,6 +63,10 @@ impl<M: Mover> SpaceReservation<M> {
         if self.shared.follow_changes().records > 0 {
             return Ok(true);
         }
+        // The first scan of a foreign layout is on its way, and counts.
+        if self.shared.data_dir.foreign().is_some_and(|foreign| !foreign.is_scanned()) {
+            return self.wait_or_shed(ShedReason::Full).map(|_| false);
+        }
         self.shared.space.ledger_validity.suspect();
         // A listing is expensive; between two listings the oldest chunks are evicted.
         if self.shared.relist() || self.evict_oldest() {
@@ -170,7 +174,9 @@ impl<M: Mover> SpaceReservation<M> {
         }
         let gone = recycled + shared.evict(rest);
         // Saves that wait for the victims try again, also where this save took their space.
-        shared.space.queue.notify();
+        if gone > 0 {
+            shared.space.queue.notify();
+        }
         gone > 0
     }
 

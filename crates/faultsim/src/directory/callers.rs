@@ -45,6 +45,10 @@ impl Callers {
         Callers { shared, process, tier, waiting: Vec::new(), next_at }
     }
 
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub fn tier(&self) -> &Disk<Device> {
         &self.tier
     }
@@ -99,14 +103,14 @@ impl Callers {
 
     fn save(&mut self, numbers: Vec<u64>) {
         let op = |n: &u64| {
-            let bytes = model::bytes(*n);
+            let bytes = self.shared.setup.bytes(*n);
             let mut lease = self.shared.arena.lease(bytes.len()).expect("memory for callers");
             lease.write_at(0, &bytes).expect("the lease is as long");
             Save { key: self.shared.model().key(*n), from: vec![lease.freeze()] }
         };
         let ops = numbers.iter().map(op).collect();
         numbers.iter().for_each(|n| self.shared.model().save_begins(*n));
-        let ticket = self.tier.save(&self.ctx(), ops);
+        let ticket = self.tier.save(&self.shared.setup.describe_chunks(self.ctx()), ops);
         self.wait(Op::Save(numbers, ticket));
     }
 
@@ -184,7 +188,9 @@ impl Callers {
         for ((n, done), removed) in numbers.iter().zip(&done).zip(removed) {
             let Ok(Loaded::Hit { len }) = done.result else { continue };
             let lease = done.op.into.first().and_then(|lease| lease.as_host());
-            if lease.and_then(|bytes| bytes.get(..len as usize)) != Some(&model::bytes(*n)[..]) {
+            if lease.and_then(|bytes| bytes.get(..len as usize))
+                != Some(&self.shared.setup.bytes(*n)[..])
+            {
                 world.finding("wrong bytes", format!("load of {n} by {}", self.process.name()));
             }
             if removed.is_some() && *removed == self.shared.model().is_removed(*n) {

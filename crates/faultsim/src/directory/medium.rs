@@ -4,7 +4,7 @@
 //! what is durable: the names and bytes that were synced. A crash ends all processes and leaves any
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,9 +45,12 @@ struct MediumState {
     /// The names, by path below the root.
     names: BTreeMap<PathBuf, Entry>,
     durable_names: BTreeMap<PathBuf, Entry>,
-    /// Changes of names that are not durable yet, each of one or more names in one step.
-    changes: Vec<Vec<(PathBuf, Option<Entry>)>>,
+    /// What is not durable yet, in order.
+    changes: Vec<Change>,
     files: BTreeMap<u64, FileState>,
+    /// The attributes of files, by their numbers.
+    attributes: BTreeMap<u64, Vec<u8>>,
+    durable_attributes: BTreeMap<u64, Vec<u8>>,
     faults: Faults,
 }
 
@@ -68,6 +71,21 @@ enum Entry {
     File(u64),
 }
 
+/// A change beside the bytes of files, in one step.
+#[derive(Clone, Debug)]
+enum Change {
+    /// Of one or more names.
+    Names(Vec<(PathBuf, Option<Entry>)>),
+    /// Of the attribute of a file.
+    Attribute(u64, Vec<u8>),
+}
+
+/// What a crash keeps beside the bytes of files.
+struct Kept {
+    names: BTreeMap<PathBuf, Entry>,
+    attributes: BTreeMap<u64, Vec<u8>>,
+}
+
 #[derive(Debug)]
 struct FileState {
     /// Keeps the file readable after its last name is gone, and its number unused.
@@ -86,6 +104,8 @@ impl Medium {
             durable_names: BTreeMap::new(),
             changes: Vec::new(),
             files: BTreeMap::new(),
+            attributes: BTreeMap::new(),
+            durable_attributes: BTreeMap::new(),
             faults: Faults::default(),
         };
         Ok(Medium { dir, state: Mutex::new(state) })
@@ -122,10 +142,21 @@ impl Medium {
     /// The bytes of the files of chunks, unfinished and quarantined ones included.
     pub fn chunk_bytes(&self) -> u64 {
         self.bytes(|path| {
-            let Ok(own) = path.strip_prefix(".kvtier") else { return true };
+            let Ok(own) = path.strip_prefix(".kvtier") else {
+                return !path.ends_with("config.json");
+            };
             let is_staged = own.starts_with("tmp") && !own.ends_with("alive");
             is_staged || own.starts_with("quarantine")
         })
+    }
+
+    /// The bytes that the tiers count: of a chunk without its second file, as much as with it.
+    pub fn counted_bytes(&self, sidecar_bytes: u64) -> u64 {
+        let missing = match sidecar_bytes {
+            0 => 0,
+            _ => self.lock().chunks_without_sidecar(),
+        };
+        self.chunk_bytes() + missing * sidecar_bytes
     }
 
     /// The unfinished and quarantined files.
@@ -203,10 +234,16 @@ impl Medium {
                 state.dirty(file);
                 set_time(file, world);
             }
+            Call::SetAttribute(file, value) => state.set_attribute(file, value),
             Call::Sync(file) => state.synced(file),
             Call::SyncAll => state.sync_all(),
             _ => {}
         }
+    }
+
+    /// The attribute of the file with this number.
+    pub fn attribute(&self, number: u64) -> Option<Vec<u8>> {
+        self.lock().attributes.get(&number).cloned()
     }
 
     /// The names of a call.
@@ -228,7 +265,7 @@ impl Medium {
     /// words.
     pub fn crash(&self, world: &World) -> io::Result<String> {
         let mut state = self.lock();
-        let kept = state.kept_names(world);
+        let Kept { names: kept, attributes } = state.kept(world);
         let mut contents = BTreeMap::new();
         for entry in kept.values() {
             if let Entry::File(number) = entry
@@ -245,6 +282,7 @@ impl Medium {
         );
         state.booted = world.elapsed();
         (state.names, state.durable_names, state.changes) = Default::default();
+        (state.attributes, state.durable_attributes) = Default::default();
         state.files.clear();
         for entry in fs::read_dir(self.root())? {
             let entry = entry?;
@@ -274,7 +312,7 @@ impl Medium {
             }
             let entry = match entry {
                 Entry::Dir => Entry::Dir,
-                Entry::File(_) => state.learn(&at)?,
+                Entry::File(number) => state.learn_with(&at, attributes.get(&number))?,
             };
             state.names.insert(path.clone(), entry);
             state.durable_names.insert(path, entry);
@@ -290,14 +328,47 @@ impl MediumState {
         let open = File::open(at)?;
         let number = open.metadata()?.ino();
         let file = FileState { open, durable: None, is_dirty: true };
-        self.files.entry(number).or_insert(file);
+        if let btree_map::Entry::Vacant(new) = self.files.entry(number) {
+            new.insert(file);
+            // An earlier file may have had this number.
+            self.attributes.remove(&number);
+            self.durable_attributes.remove(&number);
+        }
         Ok(Entry::File(number))
+    }
+
+    /// The same for a file that a crash left with this attribute.
+    fn learn_with(&mut self, at: &Path, attribute: Option<&Vec<u8>>) -> io::Result<Entry> {
+        let entry = self.learn(at)?;
+        if let (Entry::File(number), Some(value)) = (entry, attribute) {
+            self.attributes.insert(number, value.clone());
+            self.durable_attributes.insert(number, value.clone());
+        }
+        Ok(entry)
+    }
+
+    fn set_attribute(&mut self, file: BorrowedFd<'_>, value: &[u8]) {
+        let Some(number) = Self::number(file) else { return };
+        self.attributes.insert(number, value.to_vec());
+        self.changes.push(Change::Attribute(number, value.to_vec()));
+    }
+
+    fn chunks_without_sidecar(&self) -> u64 {
+        let is_alone = |path: &Path| {
+            let mut beside = path.as_os_str().to_owned();
+            beside.push(".metadata");
+            let is_chunk =
+                !path.starts_with(".kvtier") && !path.to_string_lossy().ends_with(".metadata");
+            is_chunk && !self.names.contains_key(Path::new(&beside))
+        };
+        let files = self.names.iter().filter(|(_, entry)| matches!(entry, Entry::File(_)));
+        files.filter(|(path, _)| is_alone(path)).count() as u64
     }
 
     fn change(&mut self, names: Vec<(PathBuf, Option<Entry>)>) {
         apply(&mut self.names, &names);
         if !names.is_empty() {
-            self.changes.push(names);
+            self.changes.push(Change::Names(names));
         }
     }
 
@@ -372,8 +443,9 @@ impl MediumState {
         match self.files.get_mut(&number) {
             Some(file) => {
                 file.sync();
-                if self.journal == Journal::Ordered {
-                    self.sync_names();
+                match self.journal {
+                    Journal::Ordered => self.sync_names(),
+                    Journal::None => self.sync_attribute(number),
                 }
             }
             // A directory: without its path, all names are synced. That is less than a crash may
@@ -384,7 +456,14 @@ impl MediumState {
 
     fn sync_names(&mut self) {
         for change in std::mem::take(&mut self.changes) {
-            apply(&mut self.durable_names, &change);
+            match change {
+                Change::Names(names) => apply(&mut self.durable_names, &names),
+                // Without a journal, an attribute is synced with its file.
+                Change::Attribute(..) if self.journal == Journal::None => self.changes.push(change),
+                Change::Attribute(number, value) => {
+                    self.durable_attributes.insert(number, value);
+                }
+            }
         }
         let named: std::collections::BTreeSet<u64> = self
             .names
@@ -394,22 +473,32 @@ impl MediumState {
         self.files.retain(|number, _| named.contains(number));
     }
 
+    fn sync_attribute(&mut self, number: u64) {
+        self.changes.retain(|change| !matches!(change, Change::Attribute(of, _) if *of == number));
+        if let Some(value) = self.attributes.get(&number) {
+            self.durable_attributes.insert(number, value.clone());
+        }
+    }
+
     fn sync_all(&mut self) {
         self.sync_names();
+        self.changes.clear();
+        self.durable_attributes = self.attributes.clone();
         self.files.values_mut().for_each(FileState::sync);
     }
 
-    /// The names after a crash.
-    fn kept_names(&self, world: &World) -> BTreeMap<PathBuf, Entry> {
-        let mut kept = self.durable_names.clone();
+    /// The names and attributes after a crash.
+    fn kept(&self, world: &World) -> Kept {
+        let (names, attributes) = (self.durable_names.clone(), self.durable_attributes.clone());
+        let mut kept = Kept { names, attributes };
         match self.journal {
             Journal::Ordered => {
                 let first = world.below(self.changes.len() as u64 + 1) as usize;
-                self.changes[..first].iter().for_each(|change| apply(&mut kept, change));
+                self.changes[..first].iter().for_each(|change| kept.apply(change));
             }
             Journal::None => {
                 let chosen = self.changes.iter().filter(|_| world.below(2) == 0);
-                chosen.for_each(|change| apply(&mut kept, change));
+                chosen.for_each(|change| kept.apply(change));
             }
         }
         kept
@@ -430,6 +519,17 @@ impl MediumState {
             2 => mixed(&durable, &now, now.len(), world),
             _ => mixed(&durable, &now, world.below(now.len() as u64 + 1) as usize, world),
         })
+    }
+}
+
+impl Kept {
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Names(names) => apply(&mut self.names, names),
+            Change::Attribute(number, value) => {
+                self.attributes.insert(*number, value.clone());
+            }
+        }
     }
 }
 

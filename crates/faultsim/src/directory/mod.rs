@@ -2,10 +2,11 @@
 //! scheduler, the faults, and what must hold.
 
 mod callers;
-mod device;
-mod medium;
-mod process;
+pub mod device;
+pub mod medium;
+pub mod process;
 mod run_process;
+mod setup;
 mod turn;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use kvtier_mem::{Arena, ArenaConfig};
 
 use self::medium::{Faults, Journal, Medium};
 use self::process::SimProcess;
+use self::setup::Setup;
 use self::turn::Turn;
 use crate::fleet::model::Model;
 use crate::world::World;
@@ -50,8 +52,7 @@ struct Shared {
     medium: Arc<Medium>,
     arena: Arena,
     model: Mutex<Model>,
-    /// Saves are synced before they are answered.
-    is_durable: bool,
+    setup: Setup,
     /// Since when no fault happens, in nanoseconds; 0 before that.
     calm_since_ns: AtomicU64,
     /// Callers begin nothing more.
@@ -96,21 +97,25 @@ struct Scheduler {
 }
 
 /// Runs the simulation of this seed.
-pub fn run(seed: u64, traced: bool) -> Report {
+pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
     let world = Arc::new(World::with_own_time(seed, traced));
     let journal = if world.below(2) == 0 { Journal::Ordered } else { Journal::None };
+    let setup = match scope {
+        Scope::Layouts => Setup::layouts(&world, journal),
+        _ => Setup::directory(&world),
+    };
     let medium = Arc::new(Medium::new(journal).expect("a directory for the simulation"));
     let shared = Arc::new(Shared {
         medium,
         arena: Arena::new(ArenaConfig::heap(ARENA_BYTES)).expect("memory for the callers"),
-        model: Mutex::new(Model::new()),
-        is_durable: world.below(2) == 0,
+        model: Mutex::new(Model::with_ids(|n| setup.key_id(n))),
+        setup,
         calm_since_ns: AtomicU64::new(0),
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
         world: Arc::clone(&world),
     });
-    world.event(format_args!("journal {journal:?}, durable {}", shared.is_durable));
+    world.event(format_args!("journal {journal:?}, {}", shared.setup));
     Scheduler::new(shared).run();
     let (events, findings) = {
         let state = world.lock();
@@ -118,7 +123,7 @@ pub fn run(seed: u64, traced: bool) -> Report {
     };
     let (digest, trace) = (world.digest(), world.take_trace());
     let virtual_time = world.elapsed();
-    Report { seed, scope: Scope::Directory, events, virtual_time, digest, findings, trace }
+    Report { seed, scope, events, virtual_time, digest, findings, trace }
 }
 
 impl Scheduler {
@@ -296,7 +301,10 @@ impl Scheduler {
             Ok(kept) => self.shared.world.event(format_args!("crash: kept {kept}")),
             Err(e) => panic!("the simulated crash failed: {e}"),
         }
-        let most = self.shared.medium.chunk_bytes().max(CAP_BYTES);
+        let most = match self.shared.setup.is_counted_late() {
+            true => u64::MAX,
+            false => self.shared.medium.chunk_bytes().max(CAP_BYTES),
+        };
         self.shared.bytes_max.store(most, Ordering::Relaxed);
         self.restarts.clear();
         for _ in 0..PROCESSES {

@@ -163,6 +163,10 @@ impl Process for OnThread {
         self.0.medium.torn(&self.0.world, bytes)
     }
 
+    fn attribute(&self, inode: u64) -> Option<Vec<u8>> {
+        self.0.medium.attribute(inode)
+    }
+
     fn identity(&self) -> Identity {
         Identity {
             host: "machine".into(),
@@ -221,7 +225,7 @@ impl TimeSource for ProcessTime {
 }
 
 /// A call in a word.
-fn kind(call: Call<'_>) -> &'static str {
+pub fn kind(call: Call<'_>) -> &'static str {
     match call {
         Call::Open(_) => "open",
         Call::CreateDir(_) => "create directory",
@@ -234,6 +238,7 @@ fn kind(call: Call<'_>) -> &'static str {
         Call::Write(_) => "write",
         Call::SetLen(_) => "set length",
         Call::Allocate(..) => "allocate",
+        Call::SetAttribute(..) => "set attribute",
         Call::Sync(_) => "sync",
         Call::SyncAll => "sync all",
         Call::Lock(_) => "lock",

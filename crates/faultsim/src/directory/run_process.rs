@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvtier_core::{Clock, Observe, Tier};
-use kvtier_disk::{Disk, DiskConfig, Durability};
+use kvtier_disk::Disk;
 
 use super::callers::Callers;
 use super::device::Device;
@@ -41,12 +41,16 @@ pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> JoinHandle<()> 
 fn live(shared: &Arc<Shared>, process: &Arc<SimProcess>) {
     let began = process.world.elapsed();
     process.world.event(format_args!("{} opens the directory", process.name()));
-    let tier = match Disk::open(config(shared), device(process)) {
+    let clock = Clock::given(ProcessTime(Arc::clone(&shared.world)));
+    let config = shared.setup.config(&shared.medium, clock);
+    let tier = match Disk::open(config, device(process)) {
         Ok(tier) => tier,
         Err(e) => return cannot_open(shared, process, began, &e),
     };
     process.world.event(format_args!("{} is open", process.name()));
-    shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+    if !shared.setup.is_counted_late() {
+        shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+    }
     let mut callers = Callers::new(shared, process, tier);
     run(process, &mut callers);
     if !process.state().is_dead {
@@ -80,6 +84,7 @@ fn run(process: &SimProcess, callers: &mut Callers) {
         if let Some(job) = process.pop_job() {
             job();
             callers.check();
+            note_counted(callers);
             continue;
         }
         callers.check();
@@ -95,9 +100,20 @@ fn run(process: &SimProcess, callers: &mut Callers) {
     }
 }
 
+/// From the first scan on the cap holds again, also after a crash.
+fn note_counted(callers: &Callers) {
+    let shared = callers.shared();
+    if shared.bytes_max.load(Ordering::Relaxed) != CAP_BYTES
+        && callers.tier().usage().used_bytes.is_some()
+    {
+        shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+    }
+}
+
 /// After a time without operations each process counts what is in the directory.
 fn check_usage(shared: &Shared, process: &SimProcess, tier: &Disk<Device>) {
-    let (counted, stored) = (tier.usage().used_bytes, shared.medium.chunk_bytes());
+    let stored = shared.medium.counted_bytes(shared.setup.sidecar_bytes());
+    let counted = tier.usage().used_bytes;
     if shared.is_quiet() && counted != Some(stored) {
         let what = format!(
             "{} counts {counted:?} bytes, {stored} are there, unfinished are {:?}",
@@ -123,15 +139,4 @@ fn close(process: &SimProcess, callers: Callers) {
 
 fn device(process: &SimProcess) -> Device {
     Device { world: Arc::clone(&process.world), medium: Arc::clone(&process.medium) }
-}
-
-fn config(shared: &Shared) -> DiskConfig {
-    let mut config = DiskConfig::new(shared.medium.root(), CAP_BYTES);
-    config.clock = Clock::given(ProcessTime(Arc::clone(&shared.world)));
-    config.bounce_bytes = 128 << 10;
-    config.ops_max = 16;
-    config.free_min_bytes = Some(1 << 20);
-    config.flush_every = Duration::from_secs(2);
-    config.durability = if shared.is_durable { Durability::Fdatasync } else { Durability::None };
-    config
 }

@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep};
 
 use super::model::LONGEST_BYTES;
 use super::node::PREFIX;
-use super::workload::Caller;
 use super::{CAP_BYTES, Fleet, KEYS, NODES};
 
 /// Within this time after the last fault a node serves again.
@@ -31,7 +30,7 @@ pub async fn service_is_back(fleet: &Arc<Fleet>) {
         let fleet = Arc::clone(fleet);
         waiting.push(tokio::spawn(async move {
             // Short: one key may wait for a request of another caller that hangs.
-            let caller = Caller { fleet: &fleet, node, timeout: Duration::from_millis(400) };
+            let caller = fleet.caller(node, Duration::from_millis(400));
             loop {
                 let n = fleet.world.below(KEYS);
                 if caller.save(&[n]).await && caller.load(&[n]).await.0 {
@@ -42,7 +41,7 @@ pub async fn service_is_back(fleet: &Arc<Fleet>) {
                 }
                 sleep(Duration::from_millis(50)).await;
             }
-            let (took, name) = (began.elapsed(), caller.node.host.name());
+            let (took, name) = (began.elapsed(), &caller.name);
             fleet.world.event(format_args!("{name} serves again after {took:?}"));
             if took > BACK_MAX {
                 let what = format!("{name} served again {took:?} after the last fault");
@@ -89,7 +88,7 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
 async fn everything_is_served(fleet: &Arc<Fleet>) {
     let world = &fleet.world;
     let node = fleet.node(world.below(5) as usize);
-    let caller = Caller { fleet, node, timeout: Duration::from_secs(5) };
+    let caller = fleet.caller(node, Duration::from_secs(5));
     for n in 0..KEYS {
         let hex = fleet.model().key(n).digest().to_hex();
         let name = format!("{PREFIX}/{}/{hex}", &hex[..2]);

@@ -2,20 +2,21 @@
 
 mod final_checks;
 pub mod model;
-mod nemesis;
-mod node;
+pub mod nemesis;
+pub mod node;
 mod workload;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtier_mem::{Arena, ArenaConfig};
+use kvtier_core::Tier;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use self::model::Model;
 use self::node::Node;
+use crate::caller::{Caller, Common};
 use crate::world::World;
 use crate::{Report, Scope};
 
@@ -34,9 +35,8 @@ const FAULTS: Duration = Duration::from_secs(40);
 #[derive(Debug)]
 pub struct Fleet {
     pub world: Arc<World>,
-    pub arena: Arena,
+    pub common: Common,
     nodes: Mutex<Vec<Node>>,
-    model: Mutex<Model>,
     /// Callers begin nothing more.
     pub is_ending: AtomicBool,
 }
@@ -47,7 +47,13 @@ impl Fleet {
     }
 
     pub fn model(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        self.common.model()
+    }
+
+    /// A caller of a node.
+    pub fn caller(&self, node: Node, timeout: Duration) -> Caller<'_> {
+        let tier = node.tier.map(|tier| tier as Arc<dyn Tier>);
+        Caller { common: &self.common, name: node.host.name().to_owned(), tier, timeout }
     }
 
     /// The node at this place, as it runs now.
@@ -83,12 +89,10 @@ pub fn run(seed: u64, traced: bool) -> Report {
 }
 
 async fn simulate(world: &Arc<World>) {
-    let arena = Arena::new(ArenaConfig::heap(ARENA_BYTES)).expect("memory for the callers");
     let fleet = Arc::new(Fleet {
         world: Arc::clone(world),
-        arena,
+        common: Common::new(world, ARENA_BYTES),
         nodes: Mutex::default(),
-        model: Mutex::new(Model::new()),
         is_ending: AtomicBool::new(false),
     });
     for place in 0..NODES {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Key, Namespace};
-use kvtier_key::{ChunkHash, Digest, KvRank, ObjectKey};
+use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 
 use super::KEYS;
 
@@ -40,18 +40,22 @@ pub struct RemoveBegun {
 
 impl Model {
     pub fn new() -> Self {
-        let namespace = Arc::new(Namespace::new("fleet", Digest::default()));
-        let keys = (0..KEYS).map(|n| {
+        Model::with_ids(|n| {
             let hash = Digest::derive("kvtier faultsim chunk", &n.to_le_bytes());
             let hash = ChunkHash::new(hash.as_bytes());
-            let id = ObjectKey::new("model", KvRank(0), 0, hash, "").expect("a valid key");
-            Chunk {
-                key: Key::new(Arc::clone(&namespace), id.into()),
-                saving: 0,
-                late_write_until: Duration::ZERO,
-                saves: 0,
-                removed: None,
-            }
+            ObjectKey::new("model", KvRank(0), 0, hash, "").expect("a valid key").into()
+        })
+    }
+
+    /// The same with keys of another form.
+    pub fn with_ids(id: impl Fn(u64) -> KeyId) -> Self {
+        let namespace = namespace();
+        let keys = (0..KEYS).map(|n| Chunk {
+            key: Key::new(Arc::clone(&namespace), id(n)),
+            saving: 0,
+            late_write_until: Duration::ZERO,
+            saves: 0,
+            removed: None,
         });
         Model { keys: keys.collect() }
     }
@@ -86,11 +90,21 @@ impl Model {
         chunk.removed = is_certain.then_some(chunk.saves);
     }
 
+    /// The machine crashed: names of files that were deleted may be back.
+    pub fn forget_removed(&mut self) {
+        self.keys.iter_mut().for_each(|chunk| chunk.removed = None);
+    }
+
     /// The number of saves so far, if the key is removed for certain.
     pub fn is_removed(&self, n: u64) -> Option<u64> {
         let chunk = &self.keys[n as usize];
         chunk.removed.filter(|saves| *saves == chunk.saves)
     }
+}
+
+/// The namespace of all keys.
+pub fn namespace() -> Arc<Namespace> {
+    Arc::new(Namespace::new("fleet", Digest::default()))
 }
 
 /// The lengths of the shortest and the longest chunk.

@@ -9,6 +9,7 @@ use tokio::time::{sleep, sleep_until};
 use super::Fleet;
 use super::node::Node;
 use crate::conditions::Conditions;
+use crate::world::World;
 
 /// Lets things go wrong for so long. Afterwards all nodes run and nothing fails.
 pub async fn run(fleet: &Arc<Fleet>, time: Duration) {
@@ -41,8 +42,13 @@ fn set_conditions(fleet: &Fleet, conditions: Conditions) {
 
 /// Some kinds of faults, some of them often.
 fn storm(fleet: &Fleet) {
-    let rate = |max: u64| if fleet.world.below(3) == 0 { fleet.world.below(max) } else { 0 };
-    let conditions = Conditions {
+    set_conditions(fleet, storm_conditions(&fleet.world));
+}
+
+/// Some kinds of failing requests, some of them often.
+pub fn storm_conditions(world: &World) -> Conditions {
+    let rate = |max: u64| if world.below(3) == 0 { world.below(max) } else { 0 };
+    Conditions {
         is_down: false,
         throttled: rate(300),
         errors: rate(200),
@@ -52,8 +58,7 @@ fn storm(fleet: &Fleet) {
         hanging: rate(50),
         cut_answers: rate(100),
         slow: rate(300),
-    };
-    set_conditions(fleet, conditions);
+    }
 }
 
 /// Kills a node and starts it again at this time.

@@ -51,7 +51,8 @@ impl Node {
     }
 }
 
-fn config(host: &Arc<Host>) -> TierConfig {
+/// The configuration of a tier of this machine.
+pub fn config(host: &Arc<Host>) -> TierConfig {
     // An address, so that no name is resolved.
     let endpoint = BucketAddress::new("http://192.0.2.1")
         .bucket("bucket")

@@ -3,7 +3,7 @@
 //! A task is polled by the thread only, and its waker puts it back into the queue. A task may be in
 //! the queue twice if it is woken while it runs; polling a finished task does nothing. The thread
 //! ends once the executor is dropped and no task is open: each op of a task has a deadline, so that
-//! this always happens.
+//! this always happens. A simulated process has no threads, and polls them among what it runs later.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -48,6 +49,9 @@ struct Task {
 impl Executor {
     pub fn start(name: &str) -> std::io::Result<Self> {
         let shared = Arc::<Shared>::default();
+        if kvtier_os::is_simulated() {
+            return Ok(Executor { spawner: Spawner(shared), thread: None });
+        }
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
         Ok(Executor { spawner: Spawner(shared), thread: Some(thread) })
@@ -83,11 +87,29 @@ impl Spawner {
             shared: Arc::clone(&self.0),
         }));
         drop(queue);
-        self.0.work.notify_one();
+        self.0.wake();
     }
 }
 
 impl Shared {
+    /// A task is ready.
+    fn wake(self: &Arc<Self>) {
+        if kvtier_os::is_simulated() {
+            let theirs = Arc::clone(self);
+            return kvtier_os::later(Duration::ZERO, move || theirs.run_ready());
+        }
+        self.work.notify_one();
+    }
+
+    /// Polls what is ready.
+    fn run_ready(&self) {
+        loop {
+            let Some(task) = self.lock().ready.pop_front() else { return };
+            let done = task.step();
+            self.lock().open -= usize::from(done);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, RunQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +161,7 @@ impl Wake for Task {
         // A task can be in the queue twice. The second poll finds it pending or ended, and both are
         // harmless.
         shared.lock().ready.push_back(self);
-        shared.work.notify_one();
+        shared.wake();
     }
 }
 

@@ -153,9 +153,9 @@ impl Stack {
             counters: StackCounters::default(),
         });
         inner.connect_spills()?;
-        let timers = Timekeeper::start_on(clock, name).map_err(thread)?;
+        let timers = Timekeeper::of_process(clock, name).map_err(thread)?;
         let limits = GateLimits::new(OPS_MAX, BYTES_MAX);
-        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(timers));
+        let admission = Admission::new(Arc::clone(&caps.name), limits, timers);
         Ok(Stack { caps, inner, executor, admission })
     }
 

@@ -1,0 +1,224 @@
+//! A stack as the facade builds it, on one machine: host memory over a directory on a simulated
+//! medium over a simulated bucket. Processes are killed between two calls, the machine loses power,
+//! medium and network fail.
+//!
+//! All runs on the thread of a runtime with a paused clock. One process runs at a time: the next
+//! starts when nothing of the one before is left.
+
+mod final_checks;
+mod nemesis;
+mod node;
+mod process;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvtier::Stack;
+use kvtier_core::Tier;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use self::node::{Node, Running, Setup};
+use self::process::StackProcess;
+use crate::caller::{Caller, Common};
+use crate::directory::medium::{Faults, Journal, Medium};
+use crate::world::World;
+use crate::{Report, Scope};
+
+/// How many keys the workload uses.
+const KEYS: u64 = 120;
+/// The cap of host memory: about a quarter of what all keys have.
+const HOST_BYTES: u64 = 160 << 10;
+/// The cap of the directory: about a third.
+const DIR_BYTES: u64 = 400 << 10;
+/// Memory of the callers.
+const ARENA_BYTES: usize = 4 << 20;
+/// How many callers there are.
+const CALLERS: usize = 3;
+/// The time limit of an operation.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How often a process may fail to open its tiers for a medium that fails.
+const TRIES_MAX: u32 = 6;
+
+/// What the parts of the run share.
+#[derive(Debug)]
+struct Shared {
+    world: Arc<World>,
+    medium: Arc<Medium>,
+    common: Common,
+    setup: Setup,
+    /// The stack and the machine's name, while a process runs.
+    stack: Mutex<Option<(Arc<Stack>, String)>>,
+    started: AtomicU64,
+    /// No fault happens any more.
+    is_calm: AtomicBool,
+    /// Callers begin nothing more.
+    is_ending: AtomicBool,
+}
+
+impl Shared {
+    fn stack(&self) -> MutexGuard<'_, Option<(Arc<Stack>, String)>> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A caller of the stack; `None` while no process runs.
+    fn caller(&self, timeout: Duration) -> Option<Caller<'_>> {
+        let (stack, name) = self.stack().clone()?;
+        Some(Caller { common: &self.common, name, tier: Some(stack as Arc<dyn Tier>), timeout })
+    }
+
+    fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
+    }
+}
+
+/// The machine with the process that runs on it.
+struct Machine {
+    shared: Arc<Shared>,
+    /// The most bytes that the directory may have when the next process starts.
+    bytes_max: u64,
+    /// The machine lost power at least once.
+    has_crashed: bool,
+    running: Option<(Node, Running)>,
+}
+
+/// Runs the simulation of this seed.
+pub fn run(seed: u64, traced: bool) -> Report {
+    // All random decisions of the production code, which runs on this thread alone.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O needs nothing of the system");
+    let (world, virtual_time) = runtime.block_on(async {
+        let world = Arc::new(World::new(seed, traced));
+        simulate(&world).await;
+        let virtual_time = world.elapsed();
+        (world, virtual_time)
+    });
+    drop(runtime);
+    let (events, findings) = {
+        let state = world.lock();
+        (state.events, state.findings.clone())
+    };
+    let (digest, trace) = (world.digest(), world.take_trace());
+    Report { seed, scope: Scope::Stack, events, virtual_time, digest, findings, trace }
+}
+
+async fn simulate(world: &Arc<World>) {
+    let journal = if world.below(2) == 0 { Journal::Ordered } else { Journal::None };
+    let setup = Setup::new(world);
+    world.event(format_args!("journal {journal:?}, {setup:?}"));
+    let shared = Arc::new(Shared {
+        world: Arc::clone(world),
+        medium: Arc::new(Medium::new(journal).expect("a directory for the simulation")),
+        common: Common::new(world, ARENA_BYTES),
+        setup,
+        stack: Mutex::default(),
+        started: AtomicU64::new(0),
+        is_calm: AtomicBool::new(false),
+        is_ending: AtomicBool::new(false),
+    });
+    let mut machine = Machine {
+        shared: Arc::clone(&shared),
+        bytes_max: DIR_BYTES,
+        has_crashed: false,
+        running: None,
+    };
+    machine.start().await;
+    let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(call(Arc::clone(&shared)))).collect();
+    nemesis::run(&mut machine).await;
+    final_checks::service_is_back(&shared).await;
+    final_checks::state_is_right(&shared, &mut machine, stop(callers)).await;
+    machine.end(true).await;
+}
+
+/// Ends the callers between two operations.
+async fn stop(callers: Vec<JoinHandle<()>>) {
+    for caller in callers {
+        drop(caller.await);
+    }
+}
+
+async fn call(shared: Arc<Shared>) {
+    let world = &shared.world;
+    while !shared.is_ending.load(Ordering::Relaxed) {
+        sleep(world.between_ms(20, 300)).await;
+        let Some(caller) = shared.caller(DEADLINE) else { continue };
+        let n = world.below(KEYS);
+        let count = 1 + world.below(4);
+        let numbers: Vec<u64> = (0..count).map(|more| (n + more) % KEYS).collect();
+        match world.below(100) {
+            0..45 => drop(caller.save(&numbers).await),
+            45..82 => drop(caller.load(&numbers).await),
+            82..92 => caller.lookup(&numbers).await,
+            _ => caller.remove(n).await,
+        }
+    }
+}
+
+impl Machine {
+    /// Starts a process, and tries again where faults do not let it open its tiers.
+    async fn start(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let world = &shared.world;
+        for attempt in 0.. {
+            // Nothing else changes the medium meanwhile.
+            if attempt == TRIES_MAX {
+                world.event(format_args!("the medium is well"));
+                shared.medium.set_faults(Faults::default());
+            }
+            let number = shared.started.fetch_add(1, Ordering::Relaxed) + 1;
+            let was_calm = shared.is_calm();
+            let host = node::host(world, number);
+            let process = StackProcess::new(number, &host, &shared.medium, self.bytes_max);
+            let process = Arc::new(process);
+            world.event(format_args!("{} starts", host.name()));
+            let (running, opened) = node::start(&shared.setup, Arc::clone(&process));
+            let error = match opened {
+                Ok(node) => {
+                    self.bytes_max = DIR_BYTES;
+                    let name = host.name().to_owned();
+                    *shared.stack() = Some((Arc::clone(&node.stack), name));
+                    return self.running = Some((node, running));
+                }
+                Err(error) => error,
+            };
+            world.event(format_args!("{} cannot open: {:?}", host.name(), error.kind()));
+            if was_calm {
+                world.finding("open", format!("{} cannot open its tiers: {error:#}", host.name()));
+            }
+            node::end_unopened(&process, running).await;
+            sleep(world.between_ms(10, 500)).await;
+            if was_calm {
+                return;
+            }
+        }
+    }
+
+    fn process(&self) -> Option<&Arc<StackProcess>> {
+        self.running.as_ref().map(|(node, _)| &node.process)
+    }
+
+    /// Ends the process, which was killed or is closed.
+    async fn end(&mut self, is_well: bool) {
+        *self.shared.stack() = None;
+        if let Some((node, running)) = self.running.take() {
+            node::end(node, running, is_well).await;
+        }
+    }
+
+    /// The machine loses power. No process runs.
+    fn crash(&mut self) {
+        let world = &self.shared.world;
+        match self.shared.medium.crash(world) {
+            Ok(kept) => world.event(format_args!("crash: kept {kept}")),
+            Err(e) => panic!("the simulated crash failed: {e}"),
+        }
+        self.shared.common.model().forget_removed();
+        self.has_crashed = true;
+        self.bytes_max = self.shared.medium.chunk_bytes().max(DIR_BYTES);
+    }
+}
