@@ -63,10 +63,10 @@ tier's name. Prometheus adds `_total` to counters. They are read from the tiers 
 | `vllm:kvtier_lookups` | counter | `answer` | lookups of single chunks: `hit`, `miss`, `retry` while a bucket is asked, `failure` for a batch of lookups of which a medium left a key without an answer |
 | `vllm:kvtier_load_chunks` | counter | | chunks of loads that ended: `load_hits` and all `load_misses` together |
 | `vllm:kvtier_load_hits` | counter | | chunks loaded, with verified bytes, whichever tier had them |
-| `vllm:kvtier_load_misses` | counter | `reason` | chunks of loads that were not loaded: `absent`, `corrupt`, `length`, `unverified`, `slow` (computing is faster), `late` (the deadline passed), `failed` (a medium answered with an error), `invalid` (the key or the memory), `refused` (the request) |
+| `vllm:kvtier_load_misses` | counter | `reason` | chunks of loads that were not loaded: `absent`, `corrupt`, `length`, `unverified`, `slow` (computing is faster), `codec` (an encoding that is not decoded here), `key` (its encryption key is not loaded), `too_large` (to be decoded here), `late` (the deadline passed), `failed` (a medium answered with an error), `invalid` (the key or the memory), `refused` (the request) |
 | `vllm:kvtier_overdue_loads` | gauge | | loads past their deadline whose memory a medium still uses; while there are any, all lookups are misses |
 | `vllm:kvtier_tier_hits` | counter | `kvtier_tier` | chunks that the tier was asked for and had |
-| `vllm:kvtier_tier_misses` | counter | `kvtier_tier`, `reason` | chunks that the tier was asked for and did not have: `absent`, `corrupt`, `length`, `unverified`; the next tier may have had them |
+| `vllm:kvtier_tier_misses` | counter | `kvtier_tier`, `reason` | chunks that the tier was asked for and did not have: `absent`, `corrupt`, `length`, `unverified`, `codec`, `key`, `too_large`; the next tier may have had them |
 | `vllm:kvtier_loaded_bytes` | counter | `kvtier_tier` | bytes loaded |
 | `vllm:kvtier_stored_chunks` | counter | `kvtier_tier` | chunks stored |
 | `vllm:kvtier_stored_bytes` | counter | `kvtier_tier` | bytes stored |
