@@ -220,6 +220,12 @@ impl<S: LockedFile> Ledger<S> {
         // The file is made under the lock and before the total is written. A death between the two
         // leaves a file without a claim, which the next recount counts; the other order would leave
         // a claim without a file.
+        // Once: a file that was made for a change that failed is that of the exchange.
+        let mut is_made = false;
+        let mut make = || {
+            is_made = is_made || make();
+            is_made
+        };
         match self.change(&mut state, |found| fit(found.total).filter(|_| make())) {
             Ok(true) => Ok(Claimed::Granted),
             Ok(false) => Ok(Claimed::Full),

@@ -33,7 +33,8 @@ pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
 }
 
 /// Whether a directory without a manifest is kvtier's: it holds only `.kvtier` and shards, and one
-/// shard has a chunk with an intact footer.
+/// shard has a chunk with an intact footer. Without any chunk it is where a damaged manifest was
+/// [renamed](super::repair): the process that did so was killed before it wrote a new one.
 pub fn is_ours(root: &Path) -> io::Result<bool> {
     for entry in kvtier_os::read_dir(root)? {
         let entry = entry?;
@@ -44,7 +45,8 @@ pub fn is_ours(root: &Path) -> io::Result<bool> {
             return Ok(false);
         }
     }
-    has_chunk(root)
+    let had_manifest = fs::symlink_metadata(root.join(".kvtier/manifest.damaged")).is_ok();
+    Ok(has_chunk(root)? || (had_manifest && layout_of(root, Layout::Kvtier)?.is_none()))
 }
 
 /// Whether a file in the shards is a chunk by its name and its footer.
@@ -130,4 +132,27 @@ fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::internal_files::make_dirs;
+    use super::*;
+
+    /// Refused for ever: damaged manifest, no chunk, and killed between the two steps of the repair.
+    #[test]
+    fn an_empty_directory_whose_damaged_manifest_was_renamed_is_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        make_dirs(&root.join(".kvtier")).unwrap();
+        fs::create_dir(root.join("ff")).unwrap();
+        assert!(!is_ours(root).unwrap());
+        fs::write(root.join(".kvtier/manifest.damaged"), "?").unwrap();
+        assert!(is_ours(root).unwrap());
+        drop(super::super::DataDir::open(root, None).unwrap());
+        assert!(root.join(".kvtier/manifest").exists());
+        fs::remove_file(root.join(".kvtier/manifest")).unwrap();
+        fs::write(root.join("other"), "").unwrap();
+        assert!(!is_ours(root).unwrap(), "another program's file");
+    }
 }

@@ -258,6 +258,27 @@ fn a_ledger_that_fails_grants_nothing() {
     );
 }
 
+/// The file for a claim was made a second time where the ledger could be read and not written, and
+/// the first one stayed.
+#[test]
+fn one_file_is_made_for_a_claim_whose_change_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), true);
+    a.state().file = Some(File::open(dir.path().join("ledger")).unwrap());
+    a.release_later(5, a.generation());
+    let mut made = 0;
+    let claimed = a.claim(5, 100, &mut || {
+        made += 1;
+        true
+    });
+    assert_eq!((claimed.unwrap(), made), (Granted, 1), "it takes what was freed");
+    let claimed = a.claim(5, 100, &mut || {
+        made += 1;
+        true
+    });
+    assert!(claimed.is_err() && made == 2, "the caller deletes it");
+}
+
 fn release_fails(ledger: &Ledger) {
     assert!(ledger.release(1, ledger.generation()).is_err());
 }
