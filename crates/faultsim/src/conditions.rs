@@ -14,6 +14,8 @@ pub struct Conditions {
     pub closed: u64,
     pub hanging: u64,
     pub cut_answers: u64,
+    /// Something before the store answers 200 in its place.
+    pub pages: u64,
     pub slow: u64,
 }
 
@@ -33,6 +35,18 @@ pub enum Fate {
     Hanging(bool),
     /// The connection closes within the answer.
     CutAnswer,
+    /// The request does not reach the store, and the answer is this page with 200.
+    Page(Page),
+}
+
+/// What answers 200 in place of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Page {
+    /// A page of HTML, as of a login.
+    Html,
+    /// A document of an error.
+    Error,
+    Empty,
 }
 
 /// A fate and its times.
@@ -51,6 +65,8 @@ impl Conditions {
             return if rng.bool() { Fate::Throttled } else { Fate::Error };
         }
         let hanging = Fate::Hanging(rng.bool());
+        let page = if self.pages > 0 { rng.usize(..3) } else { 0 };
+        let page = [Page::Html, Page::Error, Page::Empty][page];
         let mut at = rng.u64(..1000);
         let rates = [
             (self.throttled, Fate::Throttled),
@@ -60,6 +76,7 @@ impl Conditions {
             (self.closed, Fate::Closed),
             (self.hanging, hanging),
             (self.cut_answers, Fate::CutAnswer),
+            (self.pages, Fate::Page(page)),
         ];
         for (rate, fate) in rates {
             if at < rate {
@@ -88,10 +105,10 @@ impl Conditions {
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conditions { is_down, throttled, errors, late_errors, lost_answers, .. } = self;
-        let Conditions { closed, hanging, cut_answers, slow, .. } = self;
+        let Conditions { closed, hanging, cut_answers, pages, slow, .. } = self;
         write!(
             f,
-            "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, slow {slow}"
+            "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, pages {pages}, slow {slow}"
         )
     }
 }

@@ -72,6 +72,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
     let refused = match fate {
         Fate::Throttled => Some(Response::error(503, "SlowDown")),
         Fate::Error => Some(Response::error(500, "InternalError")),
+        Fate::Page(page) => Some(Response::page(page)),
         Fate::Closed | Fate::Hanging(false) => Some(Response::error(0, "")),
         _ => None,
     };

@@ -19,7 +19,7 @@ fn no_seed_breaks_a_promise() {
 /// count them.
 #[test]
 fn files_that_cannot_be_deleted_at_first_are_deleted_later() {
-    for seed in [16, 143, 158, 330] {
+    for seed in [7, 16, 143] {
         let report = run(Scope::Directory, seed);
         assert!(report.findings.is_empty(), "{report}");
     }
@@ -28,7 +28,7 @@ fn files_that_cannot_be_deleted_at_first_are_deleted_later() {
 /// After a crash a file had the names of two chunks, and the ledger counted it once.
 #[test]
 fn a_file_that_a_crash_left_under_two_names_is_counted_twice() {
-    for seed in [85, 581] {
+    for seed in [85, 975] {
         let report = run(Scope::Directory, seed);
         assert!(report.findings.is_empty(), "{report}");
     }

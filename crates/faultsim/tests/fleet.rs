@@ -10,7 +10,7 @@ const SEEDS: u64 = 4;
 #[test]
 fn no_seed_breaks_a_promise_and_each_gives_another_run() {
     let mut digests = Vec::new();
-    for seed in 100..100 + SEEDS {
+    for seed in 0..SEEDS {
         let report = run(Scope::Fleet, seed);
         assert!(report.findings.is_empty(), "{report}");
         digests.push(report.digest);

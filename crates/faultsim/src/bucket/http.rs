@@ -7,6 +7,7 @@ use kvtier_s3::simulated_machine::DuplexStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::calendar;
+use crate::conditions::Page;
 
 /// A request.
 #[derive(Clone, Debug, Default)]
@@ -97,16 +98,27 @@ pub struct Response {
     pub status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
+    is_of_store: bool,
 }
 
 impl Response {
     pub fn new(status: u16, body: Vec<u8>) -> Self {
-        Response { status, headers: Vec::new(), body }
+        Response { status, headers: Vec::new(), body, is_of_store: true }
     }
 
     pub fn error(status: u16, code: &str) -> Self {
         let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
         Response::new(status, body.into_bytes())
+    }
+
+    /// What something before the store answers in its place.
+    pub fn page(page: Page) -> Self {
+        let body: &[u8] = match page {
+            Page::Html => b"<html><body>Please log in<br></body></html>",
+            Page::Error => b"<?xml version=\"1.0\"?><Error><Code>InternalError</Code></Error>",
+            Page::Empty => b"",
+        };
+        Response { is_of_store: false, ..Response::new(200, body.to_vec()) }
     }
 
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
@@ -116,11 +128,10 @@ impl Response {
 
     /// Its bytes as the answer to a request of this method.
     pub fn encode(&self, method: &str, now_s: u64) -> Vec<u8> {
-        let mut head = format!(
-            "HTTP/1.1 {} X\r\ndate: {}\r\nx-amz-request-id: SIMULATED\r\n",
-            self.status,
-            calendar::http(now_s)
-        );
+        let mut head = format!("HTTP/1.1 {} X\r\ndate: {}\r\n", self.status, calendar::http(now_s));
+        if self.is_of_store {
+            head.push_str("x-amz-request-id: SIMULATED\r\n");
+        }
         if self.status != 204 {
             head.push_str(&format!("content-length: {}\r\n", self.body.len()));
         }

@@ -75,6 +75,12 @@ impl Bucket {
         response
     }
 
+    /// Writes an object of another program.
+    pub fn put_foreign(&mut self, key: &str, bytes: Vec<u8>, now_s: u64) {
+        let request = Request { body: bytes, ..Request::default() };
+        self.put(&request, key, now_s);
+    }
+
     fn remove(&mut self, key: &str) {
         if let Some(object) = self.objects.remove(key) {
             self.chunk_bytes -= chunk_bytes(key, &object);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Ctx, Done, Error, Load, Loaded, Removed, Save, Saved, Ticket, Tier};
+use kvtier_core::{Ctx, Done, Error, Load, Loaded, Removed, Save, Saved, ShedReason, Ticket, Tier};
 use kvtier_disk::Disk;
 
 use super::device::Device;
@@ -16,6 +16,9 @@ const DEADLINE: Duration = Duration::from_secs(8);
 /// How much later than its deadline an operation may end.
 const LATE_MAX: Duration = Duration::from_millis(50);
 
+/// How many keys are loaded at once after the last operation.
+const SWEPT_AT_ONCE: usize = 6;
+
 /// The callers of a process.
 pub struct Callers {
     shared: Arc<Shared>,
@@ -23,6 +26,8 @@ pub struct Callers {
     tier: Disk<Device>,
     waiting: Vec<Waiting>,
     next_at: Duration,
+    /// After the last operation, the next key to load: so each chunk that is missing is noticed.
+    swept_to: u64,
 }
 
 /// An operation that has not ended.
@@ -42,7 +47,7 @@ impl Callers {
     pub fn new(shared: &Arc<Shared>, process: &Arc<SimProcess>, tier: Disk<Device>) -> Self {
         let next_at = shared.world.elapsed();
         let (shared, process) = (Arc::clone(shared), Arc::clone(process));
-        Callers { shared, process, tier, waiting: Vec::new(), next_at }
+        Callers { shared, process, tier, waiting: Vec::new(), next_at, swept_to: 0 }
     }
 
     pub fn shared(&self) -> &Shared {
@@ -60,7 +65,7 @@ impl Callers {
 
     /// Whether nothing more is to begin.
     pub fn is_quiet(&self) -> bool {
-        self.shared.is_quiet()
+        self.shared.is_quiet() && (self.swept_to == KEYS || !self.shared.is_harmed())
     }
 
     /// Whether all operations have ended.
@@ -78,6 +83,11 @@ impl Callers {
         self.next_at = now + world.between_ms(5, 400);
         if self.waiting.len() >= 4 {
             return;
+        }
+        if self.shared.is_quiet() {
+            let numbers = (self.swept_to..KEYS).take(SWEPT_AT_ONCE).collect();
+            self.swept_to = KEYS.min(self.swept_to + SWEPT_AT_ONCE as u64);
+            return self.load(numbers);
         }
         let first = world.below(KEYS);
         let count = 1 + world.below(3);
@@ -175,7 +185,11 @@ impl Callers {
         numbers.iter().for_each(|n| self.shared.model().save_ended(*n, now));
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         let has_failed = done.iter().any(|done| done.result.is_err());
-        (format!("save {numbers:?}: {}", results.join(", ")), has_failed)
+        let is_shed =
+            |saved: &Saved| matches!(saved, Saved::Shed(ShedReason::DeviceFull | ShedReason::Full));
+        let is_shed = self.shared.is_harmed()
+            && done.iter().any(|done| done.result.as_ref().is_ok_and(is_shed));
+        (format!("save {numbers:?}: {}", results.join(", ")), has_failed || is_shed)
     }
 
     fn loaded(

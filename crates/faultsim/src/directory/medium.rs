@@ -4,6 +4,8 @@
 //! what is durable: the names and bytes that were synced. A crash ends all processes and leaves any
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
+mod harm;
+
 use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File};
 use std::io;
@@ -52,6 +54,8 @@ struct MediumState {
     attributes: BTreeMap<u64, Vec<u8>>,
     durable_attributes: BTreeMap<u64, Vec<u8>>,
     faults: Faults,
+    /// The most bytes that chunks may have.
+    quota_bytes: Option<u64>,
 }
 
 /// What goes wrong at present.
@@ -107,6 +111,7 @@ impl Medium {
             attributes: BTreeMap::new(),
             durable_attributes: BTreeMap::new(),
             faults: Faults::default(),
+            quota_bytes: None,
         };
         Ok(Medium { dir, state: Mutex::new(state) })
     }
@@ -194,6 +199,11 @@ impl Medium {
         let takes_space = matches!(call, Call::Allocate(..) | Call::CreateDir(_));
         if faults.is_full && takes_space {
             return Err(nix::Error::ENOSPC);
+        }
+        if let Call::Allocate(file, bytes) = call
+            && self.exceeds_quota(file, bytes)
+        {
+            return Err(nix::Error::EDQUOT);
         }
         let can_fail = !matches!(call, Call::Look(_) | Call::Lock(_));
         if can_fail && faults.errors_per_mille > 0 && world.below(1000) < faults.errors_per_mille {

@@ -3,6 +3,7 @@
 
 mod callers;
 pub mod device;
+mod harm;
 pub mod medium;
 pub mod process;
 mod run_process;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use kvtier_mem::{Arena, ArenaConfig};
 
 use self::medium::{Faults, Journal, Medium};
-use self::process::SimProcess;
+use self::process::{SimProcess, Stop};
 use self::setup::Setup;
 use self::turn::Turn;
 use crate::fleet::model::Model;
@@ -38,6 +39,10 @@ const FAULTS: Duration = Duration::from_secs(12);
 const CALM: Duration = Duration::from_secs(12);
 /// Within this time after the last fault all is well again.
 const BACK_MAX: Duration = Duration::from_secs(2);
+/// When a process closes and another opens the directory, after the last fault.
+const REOPEN: Duration = Duration::from_secs(3);
+/// When another program may delete chunks of processes that go on.
+const LATE_DELETION: Duration = Duration::from_secs(6);
 /// How long no caller does anything at the end: all processes count the same then.
 const QUIET: Duration = Duration::from_secs(10);
 /// How long closing may take.
@@ -78,6 +83,11 @@ impl Shared {
         self.calm_since().is_some_and(|since| at >= since + BACK_MAX)
     }
 
+    /// Whether others harm the directory too: in scope `directory` alone.
+    fn is_harmed(&self) -> bool {
+        self.setup.scope == Scope::Directory
+    }
+
     fn is_quiet(&self) -> bool {
         self.is_quiet.load(Ordering::Relaxed)
     }
@@ -115,7 +125,10 @@ pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
         bytes_max: AtomicU64::new(CAP_BYTES),
         world: Arc::clone(&world),
     });
-    world.event(format_args!("journal {journal:?}, {}", shared.setup));
+    let quota = shared.is_harmed() && world.below(4) == 0;
+    let quota = quota.then_some(harm::QUOTA_BYTES);
+    shared.medium.set_quota(quota);
+    world.event(format_args!("journal {journal:?}, {}, quota {quota:?}", shared.setup));
     Scheduler::new(shared).run();
     let (events, findings) = {
         let state = world.lock();
@@ -141,10 +154,21 @@ impl Scheduler {
     }
 
     fn run(mut self) {
+        if self.shared.is_harmed() {
+            self.run_until(FAULTS + REOPEN);
+            // What was damaged must not keep a new process away.
+            self.close_one();
+            self.run_until(FAULTS + LATE_DELETION);
+            // Without a start, which counts anew.
+            self.delete_late();
+        }
         self.run_until(FAULTS + CALM);
         self.shared.is_quiet.store(true, Ordering::Relaxed);
         self.shared.world.event(format_args!("callers begin nothing more"));
         self.run_until(FAULTS + CALM + QUIET);
+        if self.shared.is_harmed() {
+            self.check_ledger();
+        }
         self.restarts.clear();
         for (process, _) in &self.processes {
             process.state().shall_close = true;
@@ -237,14 +261,16 @@ impl Scheduler {
             self.shared.world.event(format_args!("the last fault has ended"));
             self.shared.medium.set_faults(Faults::default());
             for (process, _) in &self.processes {
-                process.state().stopped_until = now;
+                let mut state = process.state();
+                (state.stopped_until, state.stop) = (now, None);
             }
             self.next_fault = Duration::MAX;
             return self.shared.calm_since_ns.store(now.as_nanos() as u64, Ordering::Relaxed);
         }
         let world = Arc::clone(&self.shared.world);
         self.next_fault = now + world.between_ms(50, 1500);
-        match world.below(10) {
+        match world.below(if self.shared.is_harmed() { 12 } else { 10 }) {
+            10.. => self.harm(),
             0..3 => self.kill_one(),
             3..6 => self.stop_one(),
             6 => self.crash(),
@@ -268,6 +294,13 @@ impl Scheduler {
     fn stop_one(&self) {
         let Some(process) = self.one() else { return };
         let time = self.shared.world.between_ms(10, 6000);
+        if self.shared.is_harmed() && self.shared.world.below(2) == 0 {
+            let calls_left = self.shared.world.below(60);
+            let said = format_args!("stop {} for {time:?} in {calls_left} calls", process.name());
+            self.shared.world.event(said);
+            process.state().stop = Some(Stop { calls_left, time });
+            return;
+        }
         self.shared.world.event(format_args!("stop {} for {time:?}", process.name()));
         let now = self.elapsed();
         let mut state = process.state();

@@ -27,6 +27,13 @@ pub struct SimProcess {
     state: Mutex<ProcessState>,
 }
 
+/// A stop in the middle of what a process does.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    pub calls_left: u64,
+    pub time: Duration,
+}
+
 /// What changes of a process.
 #[derive(Default)]
 pub struct ProcessState {
@@ -34,6 +41,8 @@ pub struct ProcessState {
     pub ready_at: Duration,
     /// Until when it is stopped.
     pub stopped_until: Duration,
+    /// How many calls it makes until it is stopped, and for how long.
+    pub stop: Option<Stop>,
     /// How many calls it makes until it is killed.
     pub calls_left: Option<u64>,
     /// It was killed: its calls fail.
@@ -106,6 +115,32 @@ impl SimProcess {
         drop(jobs);
     }
 
+    /// Stops, where the process is to be stopped at this call. The scheduler may end that earlier.
+    fn stop_here(&self) {
+        let now = self.world.elapsed();
+        let stops = {
+            let mut state = self.state();
+            match &mut state.stop {
+                None => false,
+                Some(Stop { calls_left: 0, time }) => {
+                    let time = *time;
+                    state.stop = None;
+                    state.stopped_until = now + time;
+                    state.lost += time;
+                    true
+                }
+                Some(stop) => {
+                    stop.calls_left -= 1;
+                    false
+                }
+            }
+        };
+        if stops {
+            self.world.event(format_args!("{} stops", self.name()));
+            self.wait_until(now);
+        }
+    }
+
     /// Unwinds, where the process is to be killed at this call.
     fn die_here(&self, call: Call<'_>) {
         let dies = {
@@ -136,6 +171,7 @@ impl Process for OnThread {
         if process.state().is_dead {
             return Err(nix::Error::EIO);
         }
+        process.stop_here();
         process.die_here(call);
         let is_look = matches!(call, Call::Look(_));
         let (others_run, takes) = {

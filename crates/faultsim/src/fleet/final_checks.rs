@@ -20,6 +20,9 @@ const MOST_BYTES: u64 = CAP_BYTES + CAP_BYTES / 8 + NODES as u64 * (CAP_BYTES / 
 /// After this time without writes the nodes agree with the bucket: two listings, a take-over, and
 /// rounds of the journals.
 const SETTLED: Duration = Duration::from_secs(40);
+/// This number of chunks is stored at the end, in a full bucket, within this time.
+const NEW_CHUNKS: usize = 40;
+const EVICTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Each node saves and loads within the promised time.
 pub async fn service_is_back(fleet: &Arc<Fleet>) {
@@ -82,6 +85,38 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
         }
     }
     everything_is_served(fleet).await;
+    eviction_goes_on(fleet).await;
+}
+
+/// A node stores chunks that the bucket lacks: old ones are evicted for them.
+async fn eviction_goes_on(fleet: &Arc<Fleet>) {
+    let (world, began) = (&fleet.world, Instant::now());
+    let node = fleet.node(world.below(5) as usize);
+    let caller = fleet.caller(node, Duration::from_secs(5));
+    let absent: Vec<u64> = (0..KEYS).filter(|n| !is_in_bucket(fleet, *n)).collect();
+    let wanted = NEW_CHUNKS.min(absent.len());
+    let mut stored = 0;
+    while stored < wanted && began.elapsed() < EVICTED_WITHIN {
+        for n in &absent {
+            if stored < wanted && !is_in_bucket(fleet, *n) {
+                caller.save(&[*n]).await;
+                stored += usize::from(is_in_bucket(fleet, *n));
+            }
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    let took = began.elapsed();
+    world.event(format_args!("{stored} of {wanted} new chunks stored after {took:?}"));
+    if stored < wanted {
+        let what = format!("{stored} of {wanted} new chunks stored after {took:?}");
+        world.finding("eviction", what);
+    }
+}
+
+fn is_in_bucket(fleet: &Fleet, n: u64) -> bool {
+    let hex = fleet.model().key(n).digest().to_hex();
+    let name = format!("{PREFIX}/{}/{hex}", &hex[..2]);
+    fleet.world.lock().bucket.objects.contains_key(&name)
 }
 
 /// Every chunk of the bucket is a hit on a node.
@@ -90,9 +125,7 @@ async fn everything_is_served(fleet: &Arc<Fleet>) {
     let node = fleet.node(world.below(5) as usize);
     let caller = fleet.caller(node, Duration::from_secs(5));
     for n in 0..KEYS {
-        let hex = fleet.model().key(n).digest().to_hex();
-        let name = format!("{PREFIX}/{}/{hex}", &hex[..2]);
-        let is_there = world.lock().bucket.objects.contains_key(&name);
+        let is_there = is_in_bucket(fleet, n);
         let (_, hits) = caller.load(&[n]).await;
         if is_there && hits == 0 {
             world.finding("lost", format!("{n} is in the bucket and not served"));

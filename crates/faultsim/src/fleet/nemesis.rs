@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep, sleep_until};
 
 use super::Fleet;
-use super::node::Node;
+use super::node::{Node, PREFIX};
 use crate::conditions::Conditions;
 use crate::world::World;
 
@@ -25,7 +25,7 @@ pub async fn run(fleet: &Arc<Fleet>, time: Duration) {
             6 => drop(tokio::spawn(restart(Arc::clone(fleet), place, until))),
             7 => drop(tokio::spawn(partition(Arc::clone(fleet), place, until))),
             8 => jump(fleet, place),
-            _ => {}
+            _ => foreign_lease(fleet),
         }
         sleep(world.between_ms(500, 5000)).await;
     }
@@ -57,6 +57,7 @@ pub fn storm_conditions(world: &World) -> Conditions {
         closed: rate(150),
         hanging: rate(50),
         cut_answers: rate(100),
+        pages: rate(200),
         slow: rate(300),
     }
 }
@@ -92,4 +93,12 @@ fn jump(fleet: &Fleet, place: usize) {
     let host = fleet.node(place).host;
     fleet.world.event(format_args!("clock of {} is {ahead_ms} ms ahead", host.name()));
     host.set_clock(ahead_ms);
+}
+
+/// Another program writes an object among the leases, with the highest of all numbers.
+fn foreign_lease(fleet: &Fleet) {
+    let name = format!("{PREFIX}/.kvtier/lease/{:016x}", u64::MAX);
+    fleet.world.event(format_args!("from outside: {name}"));
+    let now_s = fleet.world.store_s();
+    fleet.world.lock().bucket.put_foreign(&name, b"foreign".to_vec(), now_s);
 }
