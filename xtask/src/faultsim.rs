@@ -60,6 +60,7 @@ fn find(defect: &Path, seeds: u64) -> Result<()> {
     // A patch for another scope than the first begins with its name.
     let scope = SCOPES.iter().find(|scope| name.starts_with(&format!("{scope}-")));
     let scope = scope.unwrap_or(&SCOPES[0]).to_string();
+    println!("{name}:");
     let found = simulator(&copy)
         .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned(), scope])
         .env("CARGO_TARGET_DIR", root().join(COPIES).join("build").to_string_lossy())

@@ -25,9 +25,21 @@ fn scope(name: &str) -> Result<Scope> {
     Scope::named(name).ok_or_else(|| anyhow!("no such scope; there are: {}", names.join(", ")))
 }
 
-/// Runs the simulation; whether no promise was broken.
+/// Runs the simulation; whether no promise was broken. For a reader it prints the shortest schedule of
+/// faults that breaks one, and the last events before.
 pub fn run(args: &SimFaultArgs) -> Result<bool> {
-    let report = kvtier_faultsim::run(args.scope, args.seed);
-    stdout::line(&if args.json { report.to_json() } else { report.to_string() })?;
+    if args.json {
+        let report = kvtier_faultsim::run(args.scope, args.seed);
+        stdout::line(&report.to_json())?;
+        return Ok(report.findings.is_empty());
+    }
+    let report = kvtier_faultsim::run_and_shorten(args.scope, args.seed);
+    stdout::line(&report.to_string())?;
+    if !report.trace.is_empty() {
+        stdout::line("  the last events:")?;
+    }
+    for event in &report.trace {
+        stdout::line(event)?;
+    }
     Ok(report.findings.is_empty())
 }

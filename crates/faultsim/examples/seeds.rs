@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use kvtier_faultsim::{Scope, run, run_traced};
+use kvtier_faultsim::{Scope, run, run_and_shorten, run_traced};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -22,6 +22,11 @@ fn main() -> ExitCode {
         println!("{report}");
         found |= !report.findings.is_empty();
         if found && mode == Some("until-found") {
+            // The same seed finds it again; this has the faults that it needs.
+            if let Some(faults) = run_and_shorten(scope, seed).schedule {
+                faults.iter().for_each(|fault| println!("    {fault}"));
+                println!("found by seed {seed} of {}, with {} faults", scope.name(), faults.len());
+            }
             break;
         }
     }

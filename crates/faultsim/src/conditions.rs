@@ -60,6 +60,23 @@ pub struct Plan {
 }
 
 impl Conditions {
+    /// Some kinds of failing requests, some of them often.
+    pub fn storm(rng: &mut fastrand::Rng) -> Self {
+        let mut rate = |max: u64| if rng.u64(..3) == 0 { rng.u64(..max) } else { 0 };
+        Conditions {
+            is_down: false,
+            throttled: rate(300),
+            errors: rate(200),
+            late_errors: rate(100),
+            lost_answers: rate(150),
+            closed: rate(150),
+            hanging: rate(50),
+            cut_answers: rate(100),
+            pages: rate(200),
+            slow: rate(300),
+        }
+    }
+
     fn fate(&self, rng: &mut fastrand::Rng) -> Fate {
         if self.is_down {
             return if rng.bool() { Fate::Throttled } else { Fate::Error };

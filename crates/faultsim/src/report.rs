@@ -32,7 +32,10 @@ pub struct Report {
     pub digest: String,
     /// The promises that were broken.
     pub findings: Vec<Finding>,
-    /// Every event, if it was asked for.
+    /// The shortest schedule of faults that breaks the first of them, a line each, where it was searched. It
+    /// may be empty.
+    pub schedule: Option<Vec<String>>,
+    /// Every event, if it was asked for; with a shortest schedule the last ones before its finding.
     pub trace: Vec<String>,
 }
 
@@ -72,6 +75,11 @@ impl fmt::Display for Report {
         )?;
         for Finding { at, kind, what } in &self.findings {
             write!(f, "\n  at {:.3} s, {kind}: {what}", at.as_secs_f64())?;
+        }
+        let Some(schedule) = &self.schedule else { return Ok(()) };
+        write!(f, "\n  shortest schedule: {} faults", schedule.len())?;
+        for fault in schedule {
+            write!(f, "\n    {fault}")?;
         }
         Ok(())
     }

@@ -136,7 +136,8 @@ pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
     };
     let (digest, trace) = (world.digest(), world.take_trace());
     let virtual_time = world.elapsed();
-    Report { seed, scope, events, virtual_time, digest, findings, trace }
+    let schedule = None;
+    Report { seed, scope, events, virtual_time, digest, findings, schedule, trace }
 }
 
 impl Scheduler {

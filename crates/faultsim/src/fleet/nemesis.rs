@@ -1,38 +1,77 @@
-//! What goes wrong around the fleet: bad conditions of the store, killed nodes, partitions, wrong
+//! Lets the faults of a schedule happen: bad conditions of the store, killed nodes, partitions, wrong
 //! clocks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Fleet;
 use super::node::{Node, PREFIX};
+use super::schedule::{Fault, What};
+use super::{FAULTS, Fleet};
 use crate::conditions::Conditions;
-use crate::world::World;
 
-/// Lets things go wrong for so long. Afterwards all nodes run and nothing fails.
-pub async fn run(fleet: &Arc<Fleet>, time: Duration) {
-    let world = &fleet.world;
-    let end = tokio::time::Instant::now() + time;
-    while tokio::time::Instant::now() < end {
-        let place = world.below(fleet.nodes().len() as u64) as usize;
-        let until = end.min(tokio::time::Instant::now() + world.between_ms(200, 12_000));
-        match world.below(10) {
-            0..3 => storm(fleet),
-            3 => set_conditions(fleet, Conditions { is_down: true, ..Conditions::default() }),
-            4..6 => set_conditions(fleet, Conditions::default()),
-            6 => drop(tokio::spawn(restart(Arc::clone(fleet), place, until))),
-            7 => drop(tokio::spawn(partition(Arc::clone(fleet), place, until))),
-            8 => jump(fleet, place),
-            _ => foreign_lease(fleet),
-        }
-        sleep(world.between_ms(500, 5000)).await;
+/// The beginning or the end of a fault. Ends come first: the conditions of the store have one place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Edge {
+    End,
+    Begin,
+}
+
+/// Lets these happen. Afterwards all nodes run and nothing fails.
+pub async fn run(fleet: &Arc<Fleet>, faults: &[Fault]) {
+    let began = Instant::now();
+    let mut edges: Vec<(Duration, Edge, &Fault)> = Vec::new();
+    for fault in faults {
+        edges.push((fault.at, Edge::Begin, fault));
+        edges.push((fault.end(), Edge::End, fault));
     }
-    set_conditions(fleet, Conditions::default());
-    world.event(format_args!("all faults end"));
-    // Restarts and partitions end with the time, in the same millisecond.
+    edges.sort_by_key(|(at, edge, _)| (*at, *edge));
+    for (at, edge, fault) in edges {
+        sleep_until(began + at).await;
+        match edge {
+            Edge::Begin => begin(fleet, &fault.what),
+            Edge::End => end(fleet, &fault.what),
+        }
+    }
+    sleep_until(began + FAULTS).await;
+    fleet.world.event(format_args!("all faults end"));
     sleep(Duration::from_millis(2)).await;
+}
+
+fn begin(fleet: &Fleet, what: &What) {
+    match what {
+        What::Conditions(conditions) => set_conditions(fleet, *conditions),
+        What::Killed(place) => {
+            let node = &mut fleet.nodes()[*place];
+            if node.tier.is_some() {
+                node.kill();
+            }
+        }
+        What::Partitioned(place) => set_partitioned(fleet, *place, true),
+        What::Clock { place, ahead_ms } => {
+            let host = fleet.node(*place).host;
+            fleet.world.event(format_args!("clock of {} is {ahead_ms} ms ahead", host.name()));
+            host.set_clock(*ahead_ms);
+        }
+        What::ForeignLease => foreign_lease(fleet),
+    }
+}
+
+fn end(fleet: &Fleet, what: &What) {
+    match what {
+        What::Conditions(_) => set_conditions(fleet, Conditions::default()),
+        What::Killed(place) => {
+            let node = fleet.node(*place);
+            // Another fault may have ended it and started it again.
+            if node.tier.is_none() {
+                let node = Node::start(&fleet.world, *place, node.restarts + 1);
+                fleet.nodes()[*place] = node;
+            }
+        }
+        What::Partitioned(place) => set_partitioned(fleet, *place, false),
+        What::Clock { .. } | What::ForeignLease => {}
+    }
 }
 
 fn set_conditions(fleet: &Fleet, conditions: Conditions) {
@@ -40,59 +79,11 @@ fn set_conditions(fleet: &Fleet, conditions: Conditions) {
     fleet.world.lock().conditions = conditions;
 }
 
-/// Some kinds of faults, some of them often.
-fn storm(fleet: &Fleet) {
-    set_conditions(fleet, storm_conditions(&fleet.world));
-}
-
-/// Some kinds of failing requests, some of them often.
-pub fn storm_conditions(world: &World) -> Conditions {
-    let rate = |max: u64| if world.below(3) == 0 { world.below(max) } else { 0 };
-    Conditions {
-        is_down: false,
-        throttled: rate(300),
-        errors: rate(200),
-        late_errors: rate(100),
-        lost_answers: rate(150),
-        closed: rate(150),
-        hanging: rate(50),
-        cut_answers: rate(100),
-        pages: rate(200),
-        slow: rate(300),
-    }
-}
-
-/// Kills a node and starts it again at this time.
-async fn restart(fleet: Arc<Fleet>, place: usize, at: tokio::time::Instant) {
-    let restarts = {
-        let mut nodes = fleet.nodes();
-        if nodes[place].tier.is_none() {
-            return;
-        }
-        nodes[place].kill();
-        nodes[place].restarts + 1
-    };
-    sleep_until(at).await;
-    let node = Node::start(&fleet.world, place, restarts);
-    fleet.nodes()[place] = node;
-}
-
-/// Cuts a node from the store until this time.
-async fn partition(fleet: Arc<Fleet>, place: usize, until: tokio::time::Instant) {
+fn set_partitioned(fleet: &Fleet, place: usize, partitioned: bool) {
     let host = fleet.node(place).host;
-    fleet.world.event(format_args!("partition of {}", host.name()));
-    host.set_partitioned(true);
-    sleep_until(until).await;
-    fleet.world.event(format_args!("no partition of {}", host.name()));
-    host.set_partitioned(false);
-}
-
-/// Moves a node's wall clock by up to an hour.
-fn jump(fleet: &Fleet, place: usize) {
-    let ahead_ms = fleet.world.below(7_200_000).cast_signed() - 3_600_000;
-    let host = fleet.node(place).host;
-    fleet.world.event(format_args!("clock of {} is {ahead_ms} ms ahead", host.name()));
-    host.set_clock(ahead_ms);
+    let no = if partitioned { "" } else { "no " };
+    fleet.world.event(format_args!("{no}partition of {}", host.name()));
+    host.set_partitioned(partitioned);
 }
 
 /// Another program writes an object among the leases, with the highest of all numbers.

@@ -104,7 +104,8 @@ pub fn run(seed: u64, traced: bool) -> Report {
         (state.events, state.findings.clone())
     };
     let (digest, trace) = (world.digest(), world.take_trace());
-    Report { seed, scope: Scope::Stack, events, virtual_time, digest, findings, trace }
+    let (scope, schedule) = (Scope::Stack, None);
+    Report { seed, scope, events, virtual_time, digest, findings, schedule, trace }
 }
 
 async fn simulate(world: &Arc<World>) {

@@ -7,7 +7,6 @@ use tokio::time::sleep;
 use super::Machine;
 use crate::conditions::Conditions;
 use crate::directory::medium::Faults;
-use crate::fleet::nemesis::storm_conditions;
 
 /// How long faults happen.
 const FAULTS: Duration = Duration::from_secs(40);
@@ -20,7 +19,10 @@ pub async fn run(machine: &mut Machine) {
     while world.elapsed() < FAULTS {
         sleep(world.between_ms(200, 3000)).await;
         match world.below(14) {
-            0..2 => set_conditions(machine, storm_conditions(&world)),
+            0..2 => {
+                let storm = Conditions::storm(&mut world.lock().rng);
+                set_conditions(machine, storm);
+            }
             2 => set_conditions(machine, Conditions { is_down: true, ..Conditions::default() }),
             3..5 => set_conditions(machine, Conditions::default()),
             5 => set_partitioned(machine, true),
