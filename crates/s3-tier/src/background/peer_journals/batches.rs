@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_index::ReadEnd;
 use kvtier_index::journal::{self as format, Record, RecordBatch};
-use kvtier_s3::try_for_each_concurrent;
+use kvtier_s3::{Entry, try_for_each_concurrent};
 
 use crate::background::own_objects;
 use crate::background::peer_journals::progress::node_of;
@@ -32,13 +32,13 @@ pub struct JournalBatch {
 /// Reads objects, several at a time; returns them sorted by name.
 pub async fn read_all(
     shared: &Shared,
-    names: Vec<String>,
+    entries: Vec<Entry>,
 ) -> Vec<(String, kvtier_s3::Result<JournalObject>)> {
-    let read_some = Mutex::new(Vec::with_capacity(names.len()));
+    let read_some = Mutex::new(Vec::with_capacity(entries.len()));
     let done = &read_some;
-    let each = names.into_iter().map(|name| async move {
-        let batches = read(shared, &name).await;
-        done.lock().unwrap_or_else(PoisonError::into_inner).push((name, batches));
+    let each = entries.into_iter().map(|entry| async move {
+        let batches = read(shared, &entry).await;
+        done.lock().unwrap_or_else(PoisonError::into_inner).push((entry.key, batches));
         Ok::<_, Infallible>(())
     });
     let Ok(()) = try_for_each_concurrent(each, WIDTH).await;
@@ -57,8 +57,9 @@ pub struct JournalObject {
     pub is_torn: bool,
 }
 
-async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
-    let bytes = match own_objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
+async fn read(shared: &Shared, entry: &Entry) -> kvtier_s3::Result<JournalObject> {
+    let name = &entry.key;
+    let bytes = match own_objects::get_listed(&shared.client, entry, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // The evictor merged and deleted it meanwhile.
         Ok(None) => return Ok(JournalObject::default()),

@@ -71,7 +71,7 @@ impl JournalMerger {
         let mut batches = Vec::new();
         let mut failed = None;
         let mut stuck = None;
-        for (name, read) in read_all(shared, self.names(shared, |known, _| !known)).await {
+        for (name, read) in read_all(shared, self.entries(shared, |known, _| !known)).await {
             // Objects of a node behind one that is held up are not applied.
             if stuck.as_deref() == Some(node_of(&name)) {
                 continue;
@@ -114,7 +114,7 @@ impl JournalMerger {
         let since =
             |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
         let mut batches = Vec::new();
-        for (name, read) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
+        for (name, read) in read_all(shared, self.entries(shared, |_, entry| since(entry))).await {
             // Deleted meanwhile, or not readable: a partial order is better than none.
             match read {
                 Ok(found) => batches.extend(batches_of(shared, &name, found.batches)),
@@ -146,9 +146,8 @@ impl JournalMerger {
         1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
     }
 
-    /// The names of listed objects for which `wanted` holds; it gets whether the object was read
-    /// before.
-    fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
+    /// The listed objects for which `wanted` holds; it gets whether the object was read before.
+    fn entries(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<Entry> {
         let own = shared.node.own_names.journals_of(&shared.node.name);
         let known =
             |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
@@ -161,12 +160,7 @@ impl JournalMerger {
             bytes += entry.bytes.min(OBJECT_BYTES_MAX as u64);
             bytes <= BYTES_MAX
         };
-        entries
-            .into_iter()
-            .take(OBJECTS_MAX)
-            .take_while(fits)
-            .map(|entry| entry.key.clone())
-            .collect()
+        entries.into_iter().take(OBJECTS_MAX).take_while(fits).cloned().collect()
     }
 
     /// The last save or delete of chunks.
