@@ -1,5 +1,6 @@
 //! The 16 bytes at the start of every frame.
 
+use crate::padding::{self, PADDING_AT};
 use crate::{Error, StageId};
 
 /// The bytes of a header.
@@ -12,7 +13,7 @@ pub(crate) const HEADER_LEN: usize = 16;
 /// | 0 | 1 | number of the stage |
 /// | 1 | 1 | version of the stage's format |
 /// | 2 | 1 | parameter of the stage |
-/// | 3 | 1 | 0 |
+/// | 3 | 1 | number of zeros behind the frame; 0 where another stage follows |
 /// | 4 | 4 | id of the key, little-endian; 0 for stages without keys |
 /// | 8 | 8 | raw length, little-endian |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ impl FrameHeader {
         FrameHeader { stage, version, parameter: 0, key_id: 0, raw_len }
     }
 
+    /// The header without padding, which is counted once the frame is whole.
     pub(crate) fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..3].copy_from_slice(&[self.stage.number(), self.version, self.parameter]);
@@ -38,10 +40,12 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads the header of a frame of `stage` in `version`, and returns it with the bytes after it.
+    /// Reads the header of a frame of `stage` in `version`, and returns it with the bytes after it,
+    /// without padding.
     ///
     /// # Errors
-    /// `Corrupt`: too short, another stage, or fields that must be 0. `Unsupported`: another version.
+    /// `Corrupt`: too short, another stage, or no zeros where padding must be. `Unsupported`: another
+    /// version.
     pub(crate) fn read(
         stored: &[u8],
         stage: StageId,
@@ -51,13 +55,16 @@ impl FrameHeader {
             return Err(Error::corrupt(format!("{} bytes are no frame", stored.len())));
         };
         let number = stage.number();
-        if bytes[0] != number || bytes[3] != 0 {
+        if bytes[0] != number {
             return Err(Error::corrupt(format!("no frame of stage {number}")));
         }
         if bytes[1] != version {
             let why = format!("a frame of stage {number} has version {}, not {version}", bytes[1]);
             return Err(Error::unsupported(why));
         }
+        let payload = padding::strip(payload, bytes[PADDING_AT]).ok_or_else(|| {
+            Error::corrupt(format!("a frame of stage {number} without its padding"))
+        })?;
         let [_, _, parameter, _, k0, k1, k2, k3, length @ ..] = *bytes;
         let raw_len = usize::try_from(u64::from_le_bytes(length))
             .map_err(|_| Error::corrupt("a frame announces more bytes than memory can have"))?;

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kvtier_key::{BlockSums, CodecId, DType, Digest, EncodedPayload, Facts, Key};
 
+use crate::padding::{PADDING_MAX, pad};
 use crate::pieces::total_len;
 use crate::{
     Chain, Chunk, Decoder, ElementType, Encoded, Error, ErrorKind, Scratch, StageKind, Stored,
@@ -78,11 +79,14 @@ impl TierEncoding {
     /// # Errors
     /// `Invalid`: more raw bytes than a stage takes.
     pub fn bound(&self, raw_len: usize) -> Result<usize, Error> {
-        self.chain.bound(raw_len)
+        let bound = self.chain.bound(raw_len)?;
+        let too_long = || Error::invalid(format!("{raw_len} bytes are too many to be encoded"));
+        bound.checked_add(PADDING_MAX).ok_or_else(too_long)
     }
 
     /// Encodes the chunk `key` into the front of `out`, which has at least `bound` bytes. Answers
-    /// what the facts say of it, and its length. Nothing where all stages left it out: its raw bytes
+    /// what the facts say of it, and its length, which shows that it
+    /// [may be encoded](crate::may_be_encoded). Nothing where all stages left it out: its raw bytes
     /// are to be stored.
     ///
     /// # Errors
@@ -111,6 +115,10 @@ impl TierEncoding {
         out: &mut [u8],
     ) -> Result<Option<(EncodedPayload, usize)>, Error> {
         let raw_len = total_len(raw) as u64;
+        if out.len() < self.bound(total_len(raw))? {
+            let why = format!("a buffer of {} bytes for {raw_len} raw ones", out.len());
+            return Err(Error::invalid(why));
+        }
         let key_id = self.chain.stages().map(|stage| stage.key_id()).max().unwrap_or(0);
         let bound = BoundBytes::new(key, namespace, raw_len, key_id);
         let mut chunk = bound.chunk();
@@ -129,7 +137,7 @@ impl TierEncoding {
         if codec == CodecId(0) {
             return Ok(None);
         }
-        Ok(Some((EncodedPayload { codec, key_id, raw_len, raw_crc }, len)))
+        Ok(Some((EncodedPayload { codec, key_id, raw_len, raw_crc }, pad(out, len))))
     }
 
     /// Whether a chunk with these facts can be decoded here, as far as they say.

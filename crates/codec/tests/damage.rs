@@ -7,10 +7,10 @@ mod support;
 use std::sync::Arc;
 
 use kvtier_codec::{
-    Aes256Gcm, Bf16Split, Chunk, Decoder, ElementType, Error, ErrorKind, Keyring, Lz4, MasterKey,
-    Scratch, Stage, Stored, Zstd,
+    Aes256Gcm, Bf16Split, Chain, Chunk, Decoder, ElementType, Error, ErrorKind, Keyring, Lz4,
+    MasterKey, Scratch, Stage, Stored, TierEncoding, Zstd,
 };
-use kvtier_key::CodecId;
+use kvtier_key::{BlockSums, CodecId, Facts, Key, Namespace};
 use proptest::prelude::*;
 use support::{decoded, encoded, kv_like};
 
@@ -97,6 +97,40 @@ fn flips_in_payloads_stay_in_their_buffer() {
             // These have no checksum: the caller's digest of the raw bytes proves what comes back.
             if let Err(error) = decoded(&*stage, &bf16(), &flipped, raw.len()) {
                 assert!(is_miss(&error), "{:?} bit {bit}", stage.id());
+            }
+        }
+    }
+}
+
+/// Zeros that a tier adds behind a frame: part of what is stored, and nothing else may be there.
+#[test]
+fn every_flip_of_padding_and_its_number_is_corrupt() {
+    let key = Key::from_name(&Namespace::from_name("t"), "a");
+    let stages: [Arc<dyn Stage>; 3] = [Arc::new(Lz4), Arc::new(Zstd::default()), Arc::new(aes())];
+    for stage in stages {
+        let decoder = Decoder::new().with_stage(stage.clone());
+        let tier = TierEncoding::new(Chain::new(vec![stage.clone()]).unwrap(), decoder);
+        // Every number of zeros for the encrypted ones.
+        for len in 1000..1064 {
+            let raw: Vec<u8> = (0..len).map(|at| (at / 100) as u8).collect();
+            let mut stored = vec![0; tier.bound(len).unwrap()];
+            let (payload, end) = tier.encode(&key, &[&raw], &mut stored).unwrap().unwrap();
+            stored.truncate(end);
+            let sums = BlockSums::from_bytes(&stored);
+            let facts = Facts::encoded(*key.digest(), key.namespace().digest(), payload, sums);
+            let decode = |stored: &[u8]| {
+                let mut back = vec![0xee; len];
+                tier.decode(&facts, stored, &mut [&mut back]).map(|()| back)
+            };
+            assert_eq!(decode(&stored).unwrap(), raw);
+            let padding = usize::from(stored[3]);
+            for bit in (24..32).chain((end - padding) * 8..end * 8) {
+                let mut flipped = stored.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&flipped).is_err(), "{:?} of {len}: bit {bit}", stage.id());
+            }
+            for other in [&stored[..end - 1], &[&stored[..], &[0]].concat()] {
+                assert!(decode(other).is_err(), "{:?} of {len}", stage.id());
             }
         }
     }

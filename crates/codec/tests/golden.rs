@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use kvtier_codec::{
     Aes256Gcm, Bf16Split, Chain, Chunk, Decoder, ElementType, Keyring, Lz4, MasterKey, Scratch,
-    Stage, Stored, Zstd, stage_by_name,
+    Stage, Stored, TierEncoding, Zstd, stage_by_name,
 };
-use kvtier_key::CodecId;
+use kvtier_key::{BlockSums, CodecId, Facts, Key, Namespace};
 use support::{decoded, encoded, kv_like, noise};
 
 struct Case {
@@ -95,6 +95,36 @@ fn an_encrypted_chain_is_that_on_media() {
     let decoder = Decoder::new().with_stage(aes);
     decoder.decode(&chunk, &stored, &mut [&mut back], &mut scratch).unwrap();
     assert_eq!(back, raw);
+}
+
+/// A tier adds zeros behind the frame, which the tag does not cover.
+#[test]
+fn what_a_tier_stores_is_that_on_media() {
+    let keys = Arc::new(Keyring::new());
+    keys.insert(MasterKey::new(7, b"golden secret of thirty-two byte").unwrap());
+    let aes: Arc<dyn Stage> = Arc::new(Aes256Gcm::new(keys, 7));
+    let key = Key::from_name(&Namespace::from_name("golden"), "chunk");
+    let raw = b"a chunk that repeats, repeats, repeats, repeats, repeats, repeats ".repeat(3);
+    for (name, stages) in [
+        ("tier-lz4-v1", vec![Arc::new(Lz4) as Arc<dyn Stage>]),
+        ("tier-encrypted-v1", vec![Arc::new(Lz4), aes.clone()]),
+    ] {
+        let decoder = Decoder::new().with_stage(aes.clone());
+        let tier = TierEncoding::new(Chain::new(stages).unwrap(), decoder);
+        let mut now = vec![0; tier.bound(raw.len()).unwrap()];
+        let (payload, len) = tier.encode(&key, &[&raw], &mut now).unwrap().unwrap();
+        if std::env::var_os("KVTIER_WRITE_GOLDEN").is_some() {
+            fs::write(path(name), &now[..len]).unwrap();
+        }
+        let bytes = fs::read(path(name)).unwrap();
+        assert!(bytes[3] > 0 && bytes.len() % 64 == 63 && bytes.len() == len, "{name}");
+        let namespace = key.namespace().digest();
+        let facts =
+            Facts::encoded(*key.digest(), namespace, payload, BlockSums::from_bytes(&bytes));
+        let mut back = vec![0; raw.len()];
+        tier.decode(&facts, &bytes, &mut [&mut back]).unwrap();
+        assert_eq!(back, raw, "{name}");
+    }
 }
 
 /// A block that would not become smaller is stored as it is, in a frame whose other blocks do.

@@ -81,43 +81,6 @@ fn an_object_that_another_node_stores_in_another_way_is_read_as_it_is_now() {
     assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(short.to_vec()));
 }
 
-/// A node without an encoding beside one with it: a listing shows stored lengths only.
-#[test]
-fn a_node_that_does_not_encode_answers_raw_lengths_or_none() {
-    let server = plain_server();
-    let a = World::over(Arc::clone(&server), |config| quick(config).with_encoding(zstd()));
-    let keys: Vec<_> = (0..4).map(|n| a.suite.key(n)).collect();
-    for (n, key) in keys.iter().enumerate().take(3) {
-        store(&a, key, &compressible(n as u64, LEN));
-    }
-    close(a);
-    // Another node saves one in clear, and no journal has raw lengths.
-    let plain = World::over(Arc::clone(&server), quick);
-    store(&plain, &keys[3], &compressible(3, LEN));
-    close(plain);
-    for name in server.keys("kv/.kvtier/") {
-        server.remove_object(&name);
-    }
-    let c = World::over(server, quick);
-    let sweeps = c.count("sweeps");
-    c.suite.eventually("a listing", || c.count("sweeps") > sweeps && c.used() == c.in_bucket());
-    assert_eq!(c.tier.lookup_in_memory(&keys), [Presence::Unknown; 4]);
-    // One HEAD each, and none again.
-    for expected in [1, 0] {
-        let (found, asked) = c.asked(|| c.lookup(&keys[0]));
-        let heads = asked.iter().filter(|request| request.method == "HEAD").count();
-        assert_eq!((found, heads), (hit(), expected));
-    }
-    // A load shows it without a HEAD.
-    let (loaded, asked) = c.asked(|| load_bytes(&c, &keys[1], &[LEN]));
-    assert_eq!(loaded, Ok(compressible(1, LEN)));
-    assert!(asked.iter().all(|request| request.method != "HEAD"));
-    assert_eq!(c.tier.lookup_in_memory(&keys[..2]), [hit(), hit()]);
-    // What is listed with the length of a save is not written again.
-    let (_, asked) = c.asked(|| store_as(&c, &keys[3], &compressible(3, LEN), Saved::Present));
-    assert!(asked.iter().all(|request| request.method != "PUT"), "{}", asked.len());
-}
-
 #[test]
 fn a_save_encrypts_what_a_journal_shows_in_clear() {
     let server = plain_server();

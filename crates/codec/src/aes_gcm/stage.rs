@@ -7,7 +7,7 @@
 //! | 28 | raw length | ciphertext |
 //! | at the end | 16 | tag |
 //!
-//! The tag covers the header, the codec id of the stages before this one (2 bytes, little-endian),
+//! The tag covers the header without the number of zeros behind the frame, the codec id of the stages before this one (2 bytes, little-endian),
 //! the caller's associated data and the ciphertext. Without that id, a chunk whose facts were changed
 //! to other stages would decrypt, and those stages would make other bytes of it.
 
@@ -128,7 +128,7 @@ impl Stage for Aes256Gcm {
             return Err(Error::corrupt(why));
         };
         let key = self.keys.tenant_key(header.key_id, chunk.tenant)?;
-        let associated_data = join(&stored[..HEADER_LEN], chunk, &mut scratch.associated_data);
+        let associated_data = join(&header.to_bytes(), chunk, &mut scratch.associated_data);
         key.cipher.open(&sealed, associated_data, raw, &mut scratch.spare)
     }
 }

@@ -11,6 +11,7 @@
 use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, SlotCursor, TenantId};
 use kvtier_key::Digest;
 
+use crate::state::catalog::UNKNOWN_LEN;
 use crate::state::changed_during_listing::ChangedKeys;
 
 /// Entries that are processed while the catalog is locked once.
@@ -82,7 +83,7 @@ impl Reconciliation {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
                 // The listing has the store's length; ours may come from a proxy's answer.
-                if entry.chunk.bytes != *bytes {
+                if shows_more(&entry.chunk, *len, *bytes) {
                     index.resize(digest, *len, *bytes);
                 }
                 (entry.slot, false)
@@ -90,7 +91,7 @@ impl Reconciliation {
             // Suspect, or being evicted: the index is newer than the page.
             None if index.is_known(digest) => {
                 // The known length may come from the answer of a proxy.
-                if index.known(digest).is_some_and(|entry| entry.chunk.bytes != *bytes) {
+                if index.known(digest).is_some_and(|known| shows_more(&known.chunk, *len, *bytes)) {
                     index.resize(digest, *len, *bytes);
                 }
                 index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
@@ -174,6 +175,12 @@ impl Reconciliation {
     }
 }
 
+/// Whether a listing shows lengths of a chunk that are not known. It never replaces a known raw
+/// length of the same object.
+fn shows_more(known: &Chunk, len: u64, bytes: u64) -> bool {
+    known.bytes != bytes || known.len == UNKNOWN_LEN && len != UNKNOWN_LEN
+}
+
 /// Makes these slots the most recent, in their order, without counting a use.
 pub fn make_recent(index: &mut Index, slots: &[u32]) {
     let chunks: Vec<Chunk> = index.chunks_at(slots).collect();
@@ -249,6 +256,19 @@ mod tests {
         let applied = Reconciliation::default().apply_page(&mut index, &changed, &[listed(1, 1)]);
         assert_eq!((applied, index.usage().used), (vec![None], 10));
         assert!(index.is_suspect(&digest(1)), "its bytes were not seen");
+    }
+
+    #[test]
+    fn a_raw_length_is_added_where_it_is_unknown_and_never_replaced() {
+        let (mut index, changed) = index();
+        for (n, known) in [(1, UNKNOWN_LEN), (2, 99), (3, 99)] {
+            let _ = index.insert(Chunk::new(digest(n), known, 10));
+        }
+        let unknown = ListedChunk { len: UNKNOWN_LEN, ..listed(3, 1) };
+        let page = [listed(1, 1), listed(2, 1), unknown];
+        Reconciliation::default().apply_page(&mut index, &changed, &page);
+        let len = |n| index.get(&digest(n)).unwrap().chunk.len;
+        assert_eq!([1, 2, 3].map(len), [10, 99, 99]);
     }
 
     #[test]

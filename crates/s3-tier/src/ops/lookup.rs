@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence};
-use kvtier_index::Chunk;
 use kvtier_key::Digest;
 use kvtier_s3::List;
 use tokio::task::{Id, JoinSet};
@@ -14,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::ops::classify::suspicious_response;
 use crate::ops::classify::{ObjectState, ReadObject, classify, mark_unusable};
 use crate::ops::metadata::{self, StoredFacts};
-use crate::state::catalog::raw_len;
+use crate::state::catalog::{UNKNOWN_LEN, raw_len};
 use crate::state::counters::add;
 use crate::state::head_single_flight::HeadRole;
 use crate::state::key_locks::ReadVersion;
@@ -317,7 +316,7 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     {
         return false;
     }
-    // A listing does not show the raw length of a chunk, where that is all that is unknown.
+    // Where only the raw length of a chunk is unknown, a listing does not show it.
     let needs_head = |key: &Key| {
         let entry = catalog.index.get(key.digest());
         entry.is_some_and(|entry| raw_len(&entry.chunk).is_none())
@@ -379,14 +378,13 @@ async fn list(
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
                 let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
-                let (len, bytes) = (shared.listed_len(entry.bytes), entry.bytes);
+                let (listed, bytes) = (shared.listed_len(entry.bytes), entry.bytes);
+                let len = shared.catalog().raw_len_of_listed(key.digest(), listed, bytes);
                 let seen = FoundObject { key, name, len, bytes, etag, verified: false };
                 let hit = shared.record_found(seen, &version);
-                let listed = Chunk::new(*key.digest(), len, bytes);
-                let raw_len = shared.catalog().raw_len_of_listed(listed).filter(|_| hit);
                 // A hit of unknown length gets a HEAD.
-                if raw_len.is_some() || !hit {
-                    answers.insert(*key.digest(), raw_len);
+                if len != UNKNOWN_LEN || !hit {
+                    answers.insert(*key.digest(), Some(len).filter(|_| hit));
                 }
             }
         }

@@ -23,7 +23,7 @@ const CORRUPT_MAX: usize = 1 << 12;
 const SEEN_STEP_MS: u64 = 16;
 
 /// Stands for a raw length that is unknown: listings of layout `kvtier` have only the length of the
-/// object, which may be encoded. No chunk has no bytes.
+/// object, which may be that of an encoded one. No chunk has no bytes.
 pub const UNKNOWN_LEN: u64 = 0;
 
 /// The chunk's raw length; `None` if the bucket must be asked, also where this tier does not encode:
@@ -120,10 +120,12 @@ impl Catalog {
         }
     }
 
-    /// The raw length of a chunk that a listing shows; `None` if the bucket must be asked.
-    pub fn raw_len_of_listed(&self, listed: Chunk) -> Option<u64> {
-        let known = self.index.get(&listed.digest).map(|entry| entry.chunk);
-        raw_len(&known.filter(|known| known.bytes == listed.bytes).unwrap_or(listed))
+    /// The raw length of a chunk of which a listing shows `listed` bytes, and the raw length `len`
+    /// or none; `UNKNOWN_LEN` if the bucket must be asked. Facts and journals come first.
+    pub fn raw_len_of_listed(&self, digest: &Digest, len: u64, listed: u64) -> u64 {
+        let known = self.index.get(digest).map(|entry| entry.chunk);
+        let known = known.filter(|known| known.bytes == listed);
+        known.as_ref().and_then(raw_len).unwrap_or(len)
     }
 
     /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kvtier_codec::may_be_encoded;
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, HoldId, Key, Listeners};
 use kvtier_index::{ChainPlace, Index, InsertOutcome, Reservation};
 use kvtier_key::Digest;
@@ -117,10 +118,13 @@ impl Shared {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The raw length that a listing shows of an object of `bytes` bytes: in layout `kvtier` none,
-    /// since it may be encoded.
+    /// The raw length that a listing shows of an object of `bytes` bytes: in layout `kvtier` none
+    /// where that is a length of encoded chunks. A tier that encrypts gets none of any object: one in
+    /// clear is a miss there, which a response shows.
     pub fn listed_len(&self, bytes: u64) -> u64 {
-        if self.layout == Layout::Kvtier { UNKNOWN_LEN } else { bytes }
+        let is_known = self.layout != Layout::Kvtier
+            || !may_be_encoded(bytes) && !self.encoding.tier.encrypts();
+        if is_known { bytes } else { UNKNOWN_LEN }
     }
 
     /// Releases a hold.
