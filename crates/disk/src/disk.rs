@@ -384,4 +384,6 @@ impl<M: Mover> Drop for Disk<M> {
 #[cfg(test)]
 mod cut_file_tests;
 #[cfg(test)]
+mod remove_tests;
+#[cfg(test)]
 mod tests;
