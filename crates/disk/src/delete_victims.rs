@@ -1,6 +1,8 @@
 //! Eviction: deletes the files of victims that the index chose, and keeps the index, the ledger and
 //! the journals in step.
 
+use std::io;
+
 use kvtier_core::Event;
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, IndexEntry};
@@ -34,21 +36,41 @@ impl<M: Mover> Shared<M> {
     /// Deletes chunks that the index marked as leaving. A chunk that cannot be deleted returns to
     /// the index. Returns how many are gone.
     pub fn delete(&self, victims: Vec<IndexEntry>) -> usize {
-        let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
+        let is_gone = |victim: &IndexEntry| {
+            let deleted = self.delete_one(&victim.chunk);
+            let what = || format!("cannot delete the file of {}", victim.chunk.digest);
+            deleted.inspect_err(|e| self.failed(&what(), e)).unwrap_or(false)
+        };
+        let gone = victims.iter().filter(|victim| is_gone(victim)).count();
+        self.notify_deleted(gone);
+        gone
+    }
+
+    /// Deletes one chunk that the index marked as leaving, as [`delete`](Self::delete) does. Returns
+    /// whether it is gone: a save of the same key may have ended meanwhile.
+    ///
+    /// # Errors
+    /// What the file system answers. Then the chunk is in the index again.
+    pub fn delete_chunk(&self, victim: &Chunk) -> io::Result<bool> {
+        let deleted = self.delete_one(victim);
+        self.notify_deleted(usize::from(matches!(deleted, Ok(true))));
+        deleted
+    }
+
+    fn notify_deleted(&self, gone: usize) {
         // Only then: a save that freed nothing would wake itself, and try again without a pause.
         if gone > 0 {
             self.space.queue.notify();
         }
         self.listeners.notify();
-        gone
     }
 
-    fn delete_one(&self, victim: &Chunk) -> bool {
+    fn delete_one(&self, victim: &Chunk) -> io::Result<bool> {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _name = self.name(&digest);
         // A save of the same key may have ended since the index chose the victim: the chunk stays.
         if !self.index().is_evicting(&digest) {
-            return false;
+            return Ok(false);
         }
         let _moving = self.space.ledger_validity.moving();
         // Read before the unlink: if a recount begins in between, it may have missed the file
@@ -57,15 +79,17 @@ impl<M: Mover> Shared<M> {
         match self.data_dir.delete(&digest, len) {
             Ok(gone) => {
                 if let Some(gone_bytes) = gone {
-                    let counted = match self.data_dir.foreign() {
+                    let is_uncounted =
+                        self.data_dir.foreign().map(|foreign| foreign.is_uncounted(&digest));
+                    let counted = match is_uncounted {
                         None => gone_bytes,
-                        Some(foreign) if foreign.is_uncounted(&digest) => 0,
-                        Some(_) => bytes,
+                        Some(true) => 0,
+                        Some(false) => bytes,
                     };
                     self.uncount(counted, since);
-                    // A peer replaced the file, or another program changed its length, which the
-                    // ledger does not count.
-                    if counted != 0 && counted != bytes {
+                    // A peer replaced the file, or another program or a crash of the machine
+                    // changed its length, which the ledger may not count.
+                    if is_uncounted.is_none() && counted != bytes {
                         self.space.ledger_validity.suspect();
                     }
                     self.append_change(Record::Remove(digest));
@@ -81,14 +105,13 @@ impl<M: Mover> Shared<M> {
                 if is_gone {
                     self.listeners.push(Event::Gone { key: digest, len });
                 }
-                is_gone
+                Ok(is_gone)
             }
             Err(e) => {
-                self.failed(&format!("cannot delete the file of {digest}"), &e);
                 // Back into the index: the file exists and serves loads, and its bytes are still
                 // counted.
                 self.index().abort_evict(&digest);
-                false
+                Err(e)
             }
         }
     }

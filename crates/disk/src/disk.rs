@@ -382,4 +382,8 @@ impl<M: Mover> Drop for Disk<M> {
 }
 
 #[cfg(test)]
+mod cut_file_tests;
+#[cfg(test)]
+mod remove_tests;
+#[cfg(test)]
 mod tests;

@@ -219,9 +219,7 @@ impl<M: Mover> SpaceReservation<M> {
                 self.file = Some(file);
                 return Ok(FileOutcome::Created);
             }
-            // Its length is not the one that its name states.
-            self.recycled = Some(recycled);
-            self.release_file();
+            self.release_recycled(recycled);
         }
         let bytes = self.size.claimed;
         // The ledger calls `create` under its lock, after the check of the cap and before the
@@ -251,6 +249,18 @@ impl<M: Mover> SpaceReservation<M> {
             }
         }
         Ok(FileOutcome::Created)
+    }
+
+    /// Deletes a victim's file that cannot be written over: its length is not the one that its name
+    /// states. Another process may count the length that it has.
+    fn release_recycled(&mut self, recycled: Draft) {
+        let claimed = self.size.claimed;
+        let there = self.shared.data_dir.draft_bytes(&recycled).unwrap_or(0).min(claimed);
+        self.is_counted = false;
+        self.shared.delete_unfinished([recycled], there);
+        if there != claimed {
+            self.shared.space.ledger_validity.suspect();
+        }
     }
 
     /// Takes the open unfinished file, to write it.

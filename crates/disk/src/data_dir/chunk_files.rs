@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kvtier_key::Digest;
 use kvtier_os::{fstatat, openat, renameat, unlinkat};
@@ -171,7 +172,12 @@ impl DataDir {
         if self.foreign().is_some() {
             return Ok(None);
         }
-        self.take(digest, len, bytes)
+        // Before it is an unfinished file that states these bytes: a crash of the machine, or another
+        // program, may have cut it, and a peer that measures files counts what is left.
+        match self.find(digest, len)? {
+            Some(there) if there.bytes == Some(bytes) => self.take(digest, len, bytes),
+            _ => Ok(None),
+        }
     }
 
     /// Renames a chunk's file to an unfinished one that states `bytes`. `None` when the chunk has no
@@ -214,13 +220,20 @@ impl DataDir {
         Ok(fstatat(draft.staging.dir(), draft.name.as_str(), flags)?.st_size.max(0).cast_unsigned())
     }
 
-    /// Deletes a chunk's file. Returns the bytes of the deleted file, by its payload's length in a
-    /// directory without encoded chunks and in a foreign layout; `None` when there was none.
+    /// Deletes a chunk's file. Returns the bytes to release for the deleted file, by its payload's
+    /// length in a foreign layout; `None` when there was none.
     pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
+        if self.foreign().is_some() {
+            return Ok(self.unlink(digest, len)?.then(|| self.file_len(len)));
+        }
         if self.may_have_encoded() {
             return self.delete_measured(digest, len);
         }
-        Ok(self.unlink(digest, len)?.then(|| self.file_len(len)))
+        let Some(there) = self.find(digest, len)? else { return Ok(None) };
+        if there.bytes != Some(self.file_len(len)) && self.look_for_encoded() {
+            return self.delete_measured(digest, len);
+        }
+        Ok(self.unlink(digest, len)?.then(|| self.released(len, there.bytes)))
     }
 
     /// Deletes a chunk's file and measures it. A peer may replace the file at any moment, so it is
@@ -234,7 +247,7 @@ impl DataDir {
             return Ok(Some(if self.discard(taken, bytes) { bytes } else { 0 }));
         }
         // A directory has the name, or the staging directory was deleted.
-        Ok(self.unlink(digest, len)?.then(|| self.counted_bytes(len, &there)))
+        Ok(self.unlink(digest, len)?.then(|| self.released(len, there.bytes)))
     }
 
     /// Deletes the name of a chunk's file. `false` when there was none.
@@ -251,7 +264,7 @@ impl DataDir {
                 let _ = self.delete_lone_sidecar(digest);
                 Ok(true)
             }
-            Err(nix::Error::ENOENT) => Ok(false),
+            Err(e) if is_nothing(e) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }
@@ -284,7 +297,7 @@ impl DataDir {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(None) };
         match fstatat(self.dir(), at.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
-            Err(nix::Error::ENOENT) => Ok(None),
+            Err(e) if is_nothing(e) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -309,6 +322,30 @@ impl DataDir {
         let by_name = self.file_len(len);
         let is_counted = |bytes: &u64| *bytes == by_name || self.look_for_encoded();
         measured.filter(is_counted).unwrap_or(by_name)
+    }
+
+    /// The bytes to release for a file of `measured` bytes that had a name for a payload of `len`
+    /// bytes. Never more than the ledger counts for it, whether the last recount went by names or by
+    /// lengths: a peer may have noted that chunks may be encoded, and counted anew, since this process
+    /// looked. Where the ledger may count more, it is [compared](Self::is_count_uncertain) soon.
+    pub fn released(&self, len: u64, measured: Option<u64>) -> u64 {
+        let by_name = self.file_len(len);
+        if self.foreign().is_some() || measured == Some(by_name) {
+            return by_name;
+        }
+        match measured {
+            Some(measured) if self.look_for_encoded() => measured,
+            _ => {
+                self.is_count_uncertain.store(true, Ordering::Relaxed);
+                measured.unwrap_or(0).min(by_name)
+            }
+        }
+    }
+
+    /// Whether the ledger may count more than there is since this was asked last, because a file had
+    /// another length than its name states.
+    pub fn is_count_uncertain(&self) -> bool {
+        self.is_count_uncertain.swap(false, Ordering::Relaxed)
     }
 
     /// The length in bytes of the file that holds a payload of `len` bytes.
@@ -365,6 +402,12 @@ fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
         Err(e) if e.kind() == Io::NotFound => Ok(None),
         other => other.map(Some),
     }
+}
+
+/// Whether the error of a call for a name means that nothing has it, also because a file or a link to
+/// itself has the place of its directory.
+fn is_nothing(e: nix::Error) -> bool {
+    matches!(e, nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
 }
 
 /// Whether the error means a full device.

@@ -54,6 +54,7 @@ pub use registration_lock::{
 pub use scratch::Scratch;
 pub use staging::{RemovedStale, StagingDir, draft_name};
 pub use upgrade::Upgrade;
+pub use usage_scan::CountedChunk;
 
 use self::registration_lock::lock_registration;
 use self::undeleted::UndeletedFiles;
@@ -76,6 +77,8 @@ pub struct DataDir {
     cap: OnceLock<u64>,
     /// Chunks may be encoded, so that names do not show the lengths of files. It only becomes true.
     has_encoded: AtomicBool,
+    /// A file had another length than its name states, and the ledger may count more for it.
+    is_count_uncertain: AtomicBool,
     /// What dead processes left, removed when the directory was opened. The ledger may count it.
     pub removed_stale: RemovedStale,
     /// Whether files that the ledger counts were deleted so that the directory could be opened.
@@ -96,6 +99,7 @@ impl DataDir {
             staging: RwLock::new(None),
             read_only: AtomicBool::new(false),
             has_encoded: AtomicBool::new(last_manifest.has_encoded),
+            is_count_uncertain: AtomicBool::new(false),
             last_manifest: Mutex::new(last_manifest),
             cap: OnceLock::new(),
             removed_stale: RemovedStale::default(),

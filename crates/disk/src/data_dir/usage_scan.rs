@@ -21,7 +21,17 @@ pub struct ByteCount {
     /// Bytes of unfinished files, of files with names, and of the quarantine.
     pub bytes: u64,
     /// The chunks seen by name; empty in a foreign layout.
-    pub chunks: Vec<(Digest, u64)>,
+    pub chunks: Vec<CountedChunk>,
+}
+
+/// A chunk as a count saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CountedChunk {
+    pub digest: Digest,
+    /// Payload length by the name.
+    pub len: u64,
+    /// What was counted for its file.
+    pub bytes: u64,
 }
 
 /// Files by their inodes: a renamed file is the same file, and is counted once.
@@ -97,7 +107,8 @@ impl DataDir {
                 let mut in_this_pass = HashMap::new();
                 self.list(|listed| {
                     seen.file(listed.inode, listed.bytes);
-                    counted.chunks.push((listed.digest, listed.len));
+                    let Listed { digest, len, bytes, .. } = listed;
+                    counted.chunks.push(CountedChunk { digest, len, bytes });
                     // A file that moved during the pass, or one that a crash of the machine left
                     // under its old and its new name.
                     let names: &mut u64 = in_this_pass.entry(listed.inode).or_default();

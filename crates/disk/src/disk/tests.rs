@@ -18,11 +18,11 @@ use crate::ledger::Ledger;
 use crate::mover::{Finish, Refused, Transfer};
 use crate::{Layout, chunk_file_name, use_order};
 
-const LEN: usize = 5000;
+pub const LEN: usize = 5000;
 
 /// Moves nothing: no test here loads or saves.
 #[derive(Debug)]
-struct Idle;
+pub struct Idle;
 
 impl Mover for Idle {
     fn submit(&self, transfer: Transfer, _done: Finish) -> Result<(), Refused> {
@@ -37,7 +37,7 @@ impl Mover for Idle {
 }
 
 /// A tier whose own rounds stand still.
-fn open(dir: &Path) -> Disk<Idle> {
+pub fn open(dir: &Path) -> Disk<Idle> {
     open_on(&ManualClock::new(), dir)
 }
 
@@ -58,7 +58,7 @@ fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn key(n: u8) -> Key {
+pub fn key(n: u8) -> Key {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
     Key::new(
         ns,
@@ -67,7 +67,7 @@ fn key(n: u8) -> Key {
 }
 
 /// Writes a chunk as another process does.
-fn write(dir: &Path, key: &Key) {
+pub fn write(dir: &Path, key: &Key) {
     let payload = [7; LEN];
     let facts =
         Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&payload));
@@ -410,7 +410,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
 
 /// A tier over a directory of LMCache's whose own sweep found it empty, and a file that LMCache
 /// wrote since, with its sidecar.
-fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
+pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
     let mut config = DiskConfig::new(dir, 1 << 20);
     (config.layout, config.namespace) = (layout, Some(Arc::clone(&ns)));
@@ -432,7 +432,7 @@ fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::pat
     (disk, key, path)
 }
 
-const FOREIGN: [(Layout, &str); 3] = [
+pub const FOREIGN: [(Layout, &str); 3] = [
     (Layout::LmcacheMp, "org-SEP-m@0x02010201@0@00010203.data"),
     (Layout::Lmcache, "org-SEP-m@2@1@-1234@half.data"),
     (Layout::LmcacheGds, "18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16.kvcache.safetensors"),

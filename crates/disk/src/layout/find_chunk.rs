@@ -27,25 +27,28 @@ impl<M: Mover> Shared<M> {
     /// Reads the state of a key's file in a foreign layout, and updates the index. Returns the
     /// payload's length if a load is expected to hit. The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
+        self.try_find_foreign(foreign, key).unwrap_or_else(|e| {
+            self.fault(format!("cannot read the file of {}: {e}", key.digest()));
+            None
+        })
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// What the file system answers: whether the key has a file is unknown then.
+    pub fn try_find_foreign(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<u64>> {
         let _one = self.name(key.digest());
         if self.is_still_suspect(foreign, key) {
-            return None;
+            return Ok(None);
         }
-        match self.inspect_file(foreign, key) {
-            Ok(Some(found)) => {
-                self.found(key, found);
-                // A chunk of an incomplete atomic set is stored, and still a miss.
-                found.len.filter(|_| !self.index().is_hidden(key.digest()))
-            }
-            Ok(None) => {
-                self.forget(key.digest(), false);
-                None
-            }
-            Err(e) => {
-                self.fault(format!("cannot read the file of {}: {e}", key.digest()));
-                None
-            }
-        }
+        let Some(found) = self.inspect_file(foreign, key)? else {
+            self.forget(key.digest(), false);
+            return Ok(None);
+        };
+        self.found(key, found);
+        // A chunk of an incomplete atomic set is stored, and still a miss.
+        Ok(found.len.filter(|_| !self.index().is_hidden(key.digest())))
     }
 
     /// Whether the key is a miss because its file failed the checks. A file that another program wrote

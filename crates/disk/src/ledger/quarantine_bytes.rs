@@ -34,8 +34,9 @@ impl<M: Mover> Shared<M> {
         self.space.ledger.add(kept.saturating_sub(counted))
     }
 
-    /// The bytes that the ledger counts for a chunk's file, whatever its length is now: those in its
-    /// name, or where chunks may be encoded those that it had when it was saved or listed.
+    /// The bytes that the ledger counts for a chunk's file, whatever its length is now. In layout
+    /// `kvtier` never more than it counts: those that the file had when it was saved or listed, or
+    /// those that it has now, which a recount of a peer may have counted.
     fn counted_in_ledger(&self, digest: &Digest, len: u64, known: Option<Chunk>) -> u64 {
         let measured = || self.data_dir.bytes_on_disk(digest, len).ok().flatten();
         if let Some(foreign) = self.data_dir.foreign() {
@@ -45,10 +46,12 @@ impl<M: Mover> Shared<M> {
                 |chunk: Chunk| Some(chunk.bytes).filter(|bytes| *bytes > 0).or_else(measured);
             return known.and_then(bytes).unwrap_or(0);
         }
-        if !self.data_dir.may_have_encoded() {
-            return self.data_dir.file_len(len);
+        let there = self.data_dir.released(len, measured());
+        let earlier = known.map_or(there, |chunk| chunk.bytes);
+        if earlier != there {
+            self.space.ledger_validity.suspect();
         }
-        known.map(|chunk| chunk.bytes).or_else(measured).unwrap_or(0)
+        earlier.min(there)
     }
 
     /// Deletes files in quarantine until `wanted` bytes are free. Returns the bytes deleted.

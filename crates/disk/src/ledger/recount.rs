@@ -9,10 +9,10 @@
 use std::io;
 
 use kvtier_core::Event;
-use kvtier_index::{IndexEntry, SlotCursor};
+use kvtier_index::{Chunk, IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
-use crate::data_dir::RemovedStale;
+use crate::data_dir::{CountedChunk, RemovedStale};
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -79,7 +79,8 @@ impl<M: Mover> Shared<M> {
     /// Whether the ledger should be compared with the directory.
     pub fn is_ledger_suspect(&self) -> bool {
         let check = &self.space.ledger_validity;
-        if check.has_unexplained(self.clock.now()) || self.space.ledger.may_be_high() {
+        let may_be_high = self.space.ledger.may_be_high() | self.data_dir.is_count_uncertain();
+        if check.has_unexplained(self.clock.now()) || may_be_high {
             check.suspect();
         }
         check.is_suspect()
@@ -167,9 +168,9 @@ impl<M: Mover> Shared<M> {
         };
         if self.data_dir.foreign().is_none() {
             chunks.sort_unstable();
-            // Chunks whose files are gone and were not counted: from now on their bytes need no
-            // release.
-            self.forget_uncounted(&chunks);
+            // From now on the bytes of chunks that were not counted need no release, and those of
+            // all others are released as they were counted.
+            self.match_index(&chunks);
             self.space.ledger_validity.set_matched(Some(generation));
         }
         drop(still);
@@ -182,27 +183,33 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// Removes chunks from the index whose files are missing and were not counted.
-    fn forget_uncounted(&self, counted: &[(Digest, u64)]) {
+    /// Removes chunks from the index whose files are missing and were not counted, and enters what was
+    /// counted for the others.
+    fn match_index(&self, counted: &[CountedChunk]) {
         let mut next = Some(SlotCursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
             next = page.next;
-            let unseen = page
-                .chunks
-                .iter()
-                .filter(|chunk| counted.binary_search(&(chunk.digest, chunk.len)).is_err());
-            for chunk in unseen {
-                if !self.data_dir.find(&chunk.digest, chunk.len).is_ok_and(|there| there.is_none())
-                {
-                    continue;
-                }
-                // One chunk at a time: lookups go on meanwhile.
-                let mut index = self.index();
-                if let Some(entry) = index.forget(&chunk.digest) {
-                    self.listeners.push(Event::Gone { key: chunk.digest, len: entry.chunk.len });
+            for chunk in &page.chunks {
+                let named = (chunk.digest, chunk.len);
+                match counted.binary_search_by_key(&named, |seen| (seen.digest, seen.len)) {
+                    Ok(at) if counted[at].bytes == chunk.bytes => {}
+                    Ok(at) => _ = self.index().resize(&chunk.digest, chunk.len, counted[at].bytes),
+                    Err(_) => self.forget_uncounted(chunk),
                 }
             }
+        }
+    }
+
+    /// Removes a chunk from the index if its file is missing.
+    fn forget_uncounted(&self, chunk: &Chunk) {
+        if !self.data_dir.find(&chunk.digest, chunk.len).is_ok_and(|there| there.is_none()) {
+            return;
+        }
+        // One chunk at a time: lookups go on meanwhile.
+        let mut index = self.index();
+        if let Some(entry) = index.forget(&chunk.digest) {
+            self.listeners.push(Event::Gone { key: chunk.digest, len: entry.chunk.len });
         }
     }
 

@@ -76,6 +76,11 @@ impl Index {
         back.is_some()
     }
 
+    /// The chunk, if it is a victim that is not deleted yet.
+    pub fn victim(&self, digest: &Digest) -> Option<Chunk> {
+        self.leaving(digest).map(|slot| self.slab.chunk(slot))
+    }
+
     /// Whether the chunk is a victim that is not deleted yet.
     pub fn is_evicting(&self, digest: &Digest) -> bool {
         self.leaving(digest).is_some()
