@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Instant;
 
 use kvtier_key::{Digest, Key};
 
@@ -150,7 +149,7 @@ pub trait TierExt: Tier {
     fn may_retry(&self, ctx: &Ctx, needed: bool) -> impl Future<Output = bool> + Send {
         // The deadline first: a tier that is ready at once would otherwise be asked again and again
         // after it.
-        async move { needed && Instant::now() < ctx.deadline && self.ready(ctx).await.is_ok() }
+        async move { needed && kvtier_os::now() < ctx.deadline && self.ready(ctx).await.is_ok() }
     }
 }
 

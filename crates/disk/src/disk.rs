@@ -133,7 +133,7 @@ fn start_threads<M: Mover>(
 ) -> std::io::Result<OpThreads> {
     let pool = Arc::new(ThreadPool::start(&config.name, config.threads)?);
     let theirs = Arc::clone(shared);
-    let syncer = Arc::new(Syncer::start(&config.name, move || theirs.data_dir.sync_all())?);
+    let syncer = Arc::new(Syncer::start(&config.name, move || theirs.data_dir.sync_file_system())?);
     Ok(OpThreads { pool, syncer, clock })
 }
 

@@ -93,8 +93,8 @@ impl ThreadPool {
             return kvtier_os::later(Duration::ZERO, job);
         }
         match lane {
-            Lane::Read => queue.reads.push_back((Instant::now(), Box::new(job))),
-            Lane::Write => queue.writes.push_back((Instant::now(), Box::new(job))),
+            Lane::Read => queue.reads.push_back((kvtier_os::now(), Box::new(job))),
+            Lane::Write => queue.writes.push_back((kvtier_os::now(), Box::new(job))),
         }
         // Taken under the lock: of two reads that arrive together the second wakes another thread.
         let reader = lane == Lane::Read && std::mem::take(&mut queue.reader_idle);

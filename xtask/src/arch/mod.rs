@@ -5,6 +5,7 @@ mod crate_dependencies;
 mod environment;
 mod imports;
 mod indirect;
+mod nondeterminism;
 mod plan;
 
 use anyhow::Result;
@@ -21,6 +22,7 @@ pub fn run() -> Result<()> {
     problems.extend(indirect::check(&indirect::Graph::parse(&serde_json::from_str(&json)?)?));
     let sources = tidy::sources(&Tree::read()?)?;
     problems.extend(sources.iter().flat_map(environment::check));
+    problems.extend(sources.iter().flat_map(nondeterminism::check));
     problems.extend(imports::check(&sources));
     tidy::report("arch", &problems)
 }

@@ -37,6 +37,28 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
 /// Crates whose tests may not use testkit, because they lie below what it is made of.
 pub const TESTED_WITHOUT_TESTKIT: &[&str] = &["index", "evict"];
 
+/// Folders that the fault simulator runs.
+pub const SIMULATED: &[&str] = &[
+    "crates/core/src/",
+    "crates/index/src/",
+    "crates/disk/src/",
+    "crates/s3-tier/src/",
+    "crates/kvtier/src/stack/",
+];
+
+/// Files and folders among them that call the system directly, and why.
+pub const OUTSIDE_THE_SIMULATION: &[(&str, &str)] = &[
+    ("crates/core/src/clock.rs", "the real clock, which a simulated one replaces"),
+    ("crates/core/src/timers.rs", "the thread of the real timers, which a simulation replaces"),
+    ("crates/disk/src/thread_pool.rs", "starts no thread in a simulation"),
+    ("crates/disk/src/maintenance.rs", "starts no thread in a simulation"),
+    ("crates/disk/src/syncfs_thread.rs", "starts no thread in a simulation"),
+    ("crates/disk/src/layout/foreign_scan.rs", "starts no thread in a simulation"),
+    ("crates/kvtier/src/stack/executor.rs", "starts no thread in a simulation"),
+    ("crates/disk/src/file_system_probe.rs", "tries what the file system of an operator can do"),
+    ("crates/disk/src/inspect/", "the tools of operators, which are not simulated"),
+];
+
 /// Outside libraries → the only crates that may use them outside tests.
 pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["tokio", "tokio-util"], &["s3", "s3-tier", "faultsim", "cli", "testkit"]),

@@ -205,7 +205,7 @@ impl DataDir {
     }
 
     /// Syncs the whole file system to the device.
-    pub fn sync_all(&self) -> io::Result<()> {
+    pub fn sync_file_system(&self) -> io::Result<()> {
         Ok(kvtier_os::syncfs(self.dir())?)
     }
 
