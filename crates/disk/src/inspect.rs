@@ -19,6 +19,7 @@ use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, quaranti
 pub use crate::data_dir::{Scratch, Upgrade};
 pub use crate::file_system_probe::Medium;
 use crate::layout::Layout;
+use crate::ledger::Ledger;
 use ledger_updates::Accounting;
 
 mod check_file;
@@ -90,6 +91,15 @@ impl ChunkName {
     pub fn label(&self) -> String {
         self.name.as_deref().map_or_else(|| self.digest.to_hex(), str::to_owned)
     }
+}
+
+/// The bytes that the ledger of the directory `root` counts: stored, in quarantine, and reserved for
+/// saves. `None` where it is missing or damaged: then the processes of the directory recount.
+///
+/// # Errors
+/// What the file system answers.
+pub fn ledger_bytes(root: &Path) -> io::Result<Option<u64>> {
+    Ledger::peek(&root.join(".kvtier"))
 }
 
 impl Directory {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// How often requests fail now, in thousandths, by kind; and whether the store is down.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Conditions {
     pub is_down: bool,
     pub throttled: u64,
@@ -75,6 +75,11 @@ impl Conditions {
             pages: rate(200),
             slow: rate(300),
         }
+    }
+
+    /// Whether no request fails.
+    pub fn are_good(&self) -> bool {
+        *self == Conditions::default()
     }
 
     fn fate(&self, rng: &mut fastrand::Rng) -> Fate {

@@ -35,11 +35,19 @@ pub struct Report {
     /// The shortest schedule of faults that breaks the first of them, a line each, where it was searched. It
     /// may be empty.
     pub schedule: Option<Vec<String>>,
-    /// Every event, if it was asked for; with a shortest schedule the last ones before its finding.
+    /// Every event, if it was asked for; with a shortest schedule the first one, which names what the
+    /// seed chose, and the last ones before its finding.
     pub trace: Vec<String>,
 }
 
 impl Report {
+    /// One without events.
+    pub(crate) fn of(scope: Scope, seed: u64) -> Self {
+        let (virtual_time, digest) = (Duration::ZERO, String::new());
+        let (findings, schedule, trace) = (Vec::new(), None, Vec::new());
+        Report { seed, scope, events: 0, virtual_time, digest, findings, schedule, trace }
+    }
+
     /// As one line of JSON: `seed`, `scope`, `events`, `virtual_s`, `digest`, `findings`.
     pub fn to_json(&self) -> String {
         let findings: Vec<String> = self

@@ -1,8 +1,58 @@
 //! The shortest schedule that still breaks a promise: delta debugging.
 
+use std::fmt::Display;
+
+use crate::Report;
+use crate::schedule::{Fault, Plan};
+
+/// How many schedules are tried.
+const SCHEDULES_MAX: usize = 150;
+/// How often one is run before it counts as one that breaks nothing: to leave out a fault changes all
+/// that is drawn after it, and some findings need an interleaving too.
+const DRAWS: u64 = 3;
+/// How many events before a finding are shown.
+const LAST_EVENTS: usize = 40;
+
+/// Runs all faults of a seed. If they break a promise, the report has the shortest schedule that was
+/// found with a finding of that kind, and the first event and the last ones of its run.
+pub fn run_and_shorten<W: Clone + Display>(
+    seed: u64,
+    whole: &[Fault<W>],
+    run: impl Fn(Plan<'_, W>) -> Report,
+) -> Report {
+    let mut report = run(Plan::of_seed(seed, whole, false));
+    let Some(kind) = report.findings.first().map(|finding| finding.kind) else { return report };
+    let has_it = |report: &Report| report.findings.iter().any(|finding| finding.kind == kind);
+    // What the shortest one so far was drawn from.
+    let mut draws = seed;
+    let shortest = shorten(whole.to_vec(), SCHEDULES_MAX, |faults| {
+        let other = |n: u64| seed ^ (n << 48);
+        let mut tries = std::iter::once(draws).chain((1..DRAWS).map(other));
+        let breaks =
+            |draws: &u64| has_it(&run(Plan { seed, faults, draws: *draws, traced: false }));
+        let found = tries.find(breaks);
+        draws = found.unwrap_or(draws);
+        found.is_some()
+    });
+    report.schedule = Some(shortest.iter().map(ToString::to_string).collect());
+    let shown = run(Plan { seed, faults: &shortest, draws, traced: true });
+    report.trace = last_events(shown.trace, kind);
+    report
+}
+
+/// The first event, which names what the seed chose, and the last ones before the finding.
+fn last_events(mut trace: Vec<String>, kind: &str) -> Vec<String> {
+    let finding = format!("FINDING {kind}");
+    let end = trace.iter().position(|event| event.contains(&finding));
+    trace.truncate(end.map_or(trace.len(), |end| end + 1));
+    let from = trace.len().saturating_sub(LAST_EVENTS);
+    trace.drain(1.min(from)..from);
+    trace
+}
+
 /// Leaves out what `breaks` does not need, in at most `runs_max` calls of it: halves first, then smaller
 /// parts, then one by one. The whole must break it.
-pub fn shorten<T: Clone>(
+fn shorten<T: Clone>(
     whole: Vec<T>,
     mut runs_max: usize,
     mut breaks: impl FnMut(&[T]) -> bool,
@@ -33,8 +83,29 @@ pub fn shorten<T: Clone>(
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// The shortest schedule whose run has an event with this part, as if that were a finding.
+    pub fn by_event<W: Clone + Display>(
+        seed: u64,
+        whole: &[Fault<W>],
+        part: &str,
+        run: impl Fn(Plan<'_, W>) -> Report,
+    ) -> Vec<String> {
+        let run = |plan: Plan<'_, W>| {
+            let mut report = run(Plan { traced: true, ..plan });
+            report.findings.clear();
+            if report.trace.iter().any(|event| event.contains(part)) {
+                let what = part.to_owned();
+                report.findings.push(crate::Finding { at: Duration::ZERO, kind: "event", what });
+            }
+            report
+        };
+        run_and_shorten(seed, whole, run).schedule.unwrap()
+    }
 
     #[test]
     fn only_what_is_needed_stays() {
@@ -63,5 +134,55 @@ mod tests {
         });
         assert_eq!(runs, 20);
         assert!(kept.contains(&999) && kept.len() < 1000);
+    }
+
+    /// A run whose findings depend on its faults and on what is drawn.
+    fn simulated(plan: &Plan<'_, char>, is_broken: bool) -> Report {
+        let mut report = Report::of(crate::Scope::Fleet, plan.seed);
+        let faults: String = plan.faults.iter().map(|fault| fault.what).collect();
+        report.trace = vec![format!("with {faults}"), "an event".to_owned()];
+        if is_broken {
+            report.findings.push(crate::Finding { at: Duration::ZERO, kind: "cap", what: faults });
+            report.trace.extend(["FINDING cap: x".to_owned(), "later".to_owned()]);
+        }
+        report
+    }
+
+    fn faults(of: &str) -> Vec<Fault<char>> {
+        of.chars().map(|what| Fault { at: Duration::ZERO, lasts: Duration::ZERO, what }).collect()
+    }
+
+    #[test]
+    fn a_schedule_is_shortened_also_where_a_shorter_one_needs_other_draws() {
+        let run = |plan: Plan<'_, char>| {
+            let has = |what| plan.faults.iter().any(|fault| fault.what == what);
+            let is_broken = has('c') && (plan.faults.len() == 5 || plan.draws != plan.seed);
+            simulated(&plan, is_broken)
+        };
+        let report = run_and_shorten(7, &faults("abcde"), run);
+        assert_eq!(report.schedule, Some(vec!["at 0.000 s: c".to_owned()]));
+        assert_eq!(report.trace, ["with c", "an event", "FINDING cap: x"]);
+        assert_eq!(report.findings[0].what, "abcde", "the report is that of the whole run");
+    }
+
+    #[test]
+    fn a_run_that_breaks_nothing_is_run_once() {
+        let runs = std::cell::Cell::new(0);
+        let report = run_and_shorten(7, &faults("abc"), |plan| {
+            runs.set(runs.get() + 1);
+            simulated(&plan, false)
+        });
+        assert_eq!((report.schedule, runs.get()), (None, 1));
+    }
+
+    #[test]
+    fn the_first_event_and_the_last_ones_are_shown() {
+        let mut trace: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+        trace.push("FINDING cap: x".to_owned());
+        trace.push("later".to_owned());
+        let shown = last_events(trace, "cap");
+        assert_eq!(shown.len(), 1 + LAST_EVENTS);
+        assert_eq!((shown[0].as_str(), shown[1].as_str()), ("0", "61"));
+        assert_eq!(shown[LAST_EVENTS], "FINDING cap: x");
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_key::Digest;
 
-use crate::Finding;
 use crate::bucket::Bucket;
 use crate::conditions::Conditions;
+use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
 pub const EPOCH_S: u64 = 1_767_225_600;
@@ -139,8 +139,16 @@ impl World {
         Digest(self.lock().digest).to_hex()
     }
 
-    pub fn take_trace(&self) -> Vec<String> {
-        self.lock().trace.take().unwrap_or_default()
+    /// The report of a run that has ended.
+    pub fn report(&self, scope: Scope, seed: u64) -> Report {
+        let mut report = Report::of(scope, seed);
+        report.virtual_time = self.elapsed();
+        report.digest = self.digest();
+        let mut state = self.lock();
+        report.events = state.events;
+        report.findings.clone_from(&state.findings);
+        report.trace = state.trace.take().unwrap_or_default();
+        report
     }
 }
 

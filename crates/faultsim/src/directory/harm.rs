@@ -1,4 +1,4 @@
-//! Lets other programs and the medium harm the directory, and checks afterwards that it recovered.
+//! What others do to the directory beside its faults, and whether it recovered.
 
 use std::io;
 
@@ -8,29 +8,18 @@ use super::{CAP_BYTES, Scheduler};
 
 /// The quota of a run that has one.
 pub const QUOTA_BYTES: u64 = CAP_BYTES * 2 / 3;
+/// The most journals of a process: four, and one more while the oldest is deleted.
+const JOURNALS_MAX: usize = 5;
 
 impl Scheduler {
-    /// Deletes chunks, or damages a file of the bookkeeping.
-    pub fn harm(&self) {
-        let (world, medium) = (&self.shared.world, &self.shared.medium);
-        let done = match world.below(2) {
-            0 => medium.delete_chunks(world, 3).map(|count| format!("{count} chunks deleted")),
-            _ => medium.damage(world),
-        };
-        match done {
-            Ok(said) => world.event(format_args!("from outside: {said}")),
-            Err(e) => panic!("the simulated harm failed: {e}"),
+    /// The journals of each process are bounded, whether or not a snapshot has them.
+    pub fn check_journals(&self) {
+        for (process, files) in self.shared.medium.journals() {
+            if files > JOURNALS_MAX {
+                let what = format!("{process} has {files} journals, {JOURNALS_MAX} are allowed");
+                self.shared.world.finding("journals", what);
+            }
         }
-    }
-
-    /// In half of the runs another program deletes chunks while nothing else is wrong.
-    pub fn delete_late(&self) {
-        let (world, medium) = (&self.shared.world, &self.shared.medium);
-        if world.below(2) == 0 {
-            return;
-        }
-        let count = medium.delete_chunks(world, 3).expect("files of the simulation");
-        world.event(format_args!("from outside: {count} chunks deleted"));
     }
 
     /// After a time without operations the ledger counts what is in the directory.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fastrand::Rng;
 use kvtier_os::simulated::{Call, Name};
 
 use crate::world::{EPOCH_S, World};
@@ -59,7 +60,7 @@ struct MediumState {
 }
 
 /// What goes wrong at present.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// The device has no free space.
     pub is_full: bool,
@@ -67,6 +68,13 @@ pub struct Faults {
     pub errors_per_mille: u64,
     /// How much longer transfers take.
     pub slow: Duration,
+}
+
+impl Faults {
+    /// Whether nothing goes wrong.
+    pub fn are_none(&self) -> bool {
+        *self == Faults::default()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +185,19 @@ impl Medium {
         left.map(|(path, _)| path.display().to_string()).collect()
     }
 
+    /// How many journals of the order of use each process has, by its name in the directory.
+    pub fn journals(&self) -> BTreeMap<String, usize> {
+        let mut journals = BTreeMap::new();
+        for (path, entry) in &self.lock().names {
+            let name = path.strip_prefix(".kvtier/journal").ok().and_then(Path::to_str);
+            let process = name.and_then(|name| name.rsplit_once('.')).map(|(process, _)| process);
+            if let (Some(process), Entry::File(_)) = (process, entry) {
+                *journals.entry(process.to_owned()).or_default() += 1;
+            }
+        }
+        journals
+    }
+
     fn bytes(&self, counts: impl Fn(&Path) -> bool) -> u64 {
         let state = self.lock();
         let bytes = |number: &u64| {
@@ -273,15 +294,15 @@ impl Medium {
 
     /// The machine loses power. All processes have ended. Returns what of the unsynced was kept, in
     /// words.
-    pub fn crash(&self, world: &World) -> io::Result<String> {
+    pub fn crash(&self, world: &World, rng: &mut Rng) -> io::Result<String> {
         let mut state = self.lock();
-        let Kept { names: kept, attributes } = state.kept(world);
+        let Kept { names: kept, attributes } = state.kept(rng);
         let mut contents = BTreeMap::new();
         for entry in kept.values() {
             if let Entry::File(number) = entry
                 && !contents.contains_key(number)
             {
-                contents.insert(*number, state.kept_bytes(*number, world)?);
+                contents.insert(*number, state.kept_bytes(*number, rng)?);
             }
         }
         let said = format!(
@@ -498,16 +519,16 @@ impl MediumState {
     }
 
     /// The names and attributes after a crash.
-    fn kept(&self, world: &World) -> Kept {
+    fn kept(&self, rng: &mut Rng) -> Kept {
         let (names, attributes) = (self.durable_names.clone(), self.durable_attributes.clone());
         let mut kept = Kept { names, attributes };
         match self.journal {
             Journal::Ordered => {
-                let first = world.below(self.changes.len() as u64 + 1) as usize;
+                let first = rng.usize(..=self.changes.len());
                 self.changes[..first].iter().for_each(|change| kept.apply(change));
             }
             Journal::None => {
-                let chosen = self.changes.iter().filter(|_| world.below(2) == 0);
+                let chosen = self.changes.iter().filter(|_| rng.bool());
                 chosen.for_each(|change| kept.apply(change));
             }
         }
@@ -515,19 +536,22 @@ impl MediumState {
     }
 
     /// The bytes of a file after a crash.
-    fn kept_bytes(&self, number: u64, world: &World) -> io::Result<Vec<u8>> {
+    fn kept_bytes(&self, number: u64, rng: &mut Rng) -> io::Result<Vec<u8>> {
         let Some(file) = self.files.get(&number) else { return Ok(Vec::new()) };
         let durable = file.durable.clone().unwrap_or_default();
         if !file.is_dirty {
             return Ok(durable);
         }
         let now = file.bytes()?;
-        Ok(match world.below(4) {
+        Ok(match rng.u64(..4) {
             0 => durable,
             1 => now,
             // The length arrived before the bytes.
-            2 => mixed(&durable, &now, now.len(), world),
-            _ => mixed(&durable, &now, world.below(now.len() as u64 + 1) as usize, world),
+            2 => mixed(&durable, &now, now.len(), rng),
+            _ => {
+                let len = rng.usize(..=now.len());
+                mixed(&durable, &now, len, rng)
+            }
         })
     }
 }
@@ -570,10 +594,10 @@ fn apply(names: &mut BTreeMap<PathBuf, Entry>, change: &[(PathBuf, Option<Entry>
 }
 
 /// A file of this length, whose blocks are old or new.
-fn mixed(old: &[u8], new: &[u8], len: usize, world: &World) -> Vec<u8> {
+fn mixed(old: &[u8], new: &[u8], len: usize, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (n, block) in bytes.chunks_mut(BLOCK).enumerate() {
-        let from = if world.below(2) == 0 { old } else { new };
+        let from = if rng.bool() { old } else { new };
         let from = from.get(n * BLOCK..).unwrap_or_default();
         let known = from.len().min(block.len());
         block[..known].copy_from_slice(&from[..known]);

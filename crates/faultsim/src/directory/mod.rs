@@ -5,23 +5,30 @@ mod callers;
 pub mod device;
 mod harm;
 pub mod medium;
+mod nemesis;
 pub mod process;
 mod run_process;
+mod schedule;
 mod setup;
 mod turn;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvtier_disk::inspect::ledger_bytes;
 use kvtier_mem::{Arena, ArenaConfig};
 
-use self::medium::{Faults, Journal, Medium};
-use self::process::{SimProcess, Stop};
+use self::medium::{Journal, Medium};
+use self::process::SimProcess;
+use self::schedule::What;
 use self::setup::Setup;
 use self::turn::Turn;
 use crate::fleet::model::Model;
+use crate::schedule::{Moment, Plan, moments, setup_rng};
+use crate::shorten;
 use crate::world::World;
 use crate::{Report, Scope};
 
@@ -65,6 +72,8 @@ struct Shared {
     /// The most bytes that the directory may have: the cap, or what a crash left until the directory
     /// is open again, because deleted names may come back.
     bytes_max: AtomicU64,
+    /// A process counted the directory since the last crash.
+    is_counted: AtomicBool,
 }
 
 impl Shared {
@@ -88,6 +97,12 @@ impl Shared {
         self.setup.scope == Scope::Directory
     }
 
+    /// A process counted the directory: from now on the cap holds again.
+    fn set_counted(&self) {
+        self.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+        self.is_counted.store(true, Ordering::Relaxed);
+    }
+
     fn is_quiet(&self) -> bool {
         self.is_quiet.load(Ordering::Relaxed)
     }
@@ -101,18 +116,29 @@ struct Scheduler {
     started: u64,
     /// When processes that ended start again.
     restarts: Vec<Duration>,
-    next_fault: Duration,
-    faults_end: Duration,
+    /// What goes wrong from now on.
+    moments: VecDeque<Moment<What>>,
     turns: u64,
 }
 
 /// Runs the simulation of this seed.
 pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
-    let world = Arc::new(World::with_own_time(seed, traced));
-    let journal = if world.below(2) == 0 { Journal::Ordered } else { Journal::None };
+    run_plan(scope, Plan::of_seed(seed, &schedule::of_seed(scope, seed), traced))
+}
+
+/// The same, and the shortest schedule with a finding of the kind of the first.
+pub fn run_and_shorten(scope: Scope, seed: u64) -> Report {
+    let whole = schedule::of_seed(scope, seed);
+    shorten::run_and_shorten(seed, &whole, |plan| run_plan(scope, plan))
+}
+
+fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
+    let world = Arc::new(World::with_own_time(plan.draws, plan.traced));
+    let rng = &mut setup_rng(plan.seed);
+    let journal = if rng.bool() { Journal::Ordered } else { Journal::None };
     let setup = match scope {
-        Scope::Layouts => Setup::layouts(&world, journal),
-        _ => Setup::directory(&world),
+        Scope::Layouts => Setup::layouts(rng, journal),
+        _ => Setup::directory(rng),
     };
     let medium = Arc::new(Medium::new(journal).expect("a directory for the simulation"));
     let shared = Arc::new(Shared {
@@ -123,46 +149,31 @@ pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
         calm_since_ns: AtomicU64::new(0),
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
+        is_counted: AtomicBool::new(false),
         world: Arc::clone(&world),
     });
-    let quota = shared.is_harmed() && world.below(4) == 0;
-    let quota = quota.then_some(harm::QUOTA_BYTES);
+    let has_quota = shared.is_harmed() && rng.u64(..4) == 0;
+    let quota = has_quota.then_some(harm::QUOTA_BYTES);
     shared.medium.set_quota(quota);
     world.event(format_args!("journal {journal:?}, {}, quota {quota:?}", shared.setup));
-    Scheduler::new(shared).run();
-    let (events, findings) = {
-        let state = world.lock();
-        (state.events, state.findings.clone())
-    };
-    let (digest, trace) = (world.digest(), world.take_trace());
-    let virtual_time = world.elapsed();
-    let schedule = None;
-    Report { seed, scope, events, virtual_time, digest, findings, schedule, trace }
+    Scheduler::new(shared, moments(plan.faults)).run();
+    world.report(scope, plan.seed)
 }
 
 impl Scheduler {
-    fn new(shared: Arc<Shared>) -> Self {
+    fn new(shared: Arc<Shared>, moments: Vec<Moment<What>>) -> Self {
         Scheduler {
             shared,
+            moments: moments.into(),
             turn: Arc::default(),
             processes: Vec::new(),
             started: 0,
             restarts: vec![Duration::ZERO; PROCESSES],
-            next_fault: Duration::from_secs(1),
-            faults_end: FAULTS,
             turns: 0,
         }
     }
 
     fn run(mut self) {
-        if self.shared.is_harmed() {
-            self.run_until(FAULTS + REOPEN);
-            // What was damaged must not keep a new process away.
-            self.close_one();
-            self.run_until(FAULTS + LATE_DELETION);
-            // Without a start, which counts anew.
-            self.delete_late();
-        }
         self.run_until(FAULTS + CALM);
         self.shared.is_quiet.store(true, Ordering::Relaxed);
         self.shared.world.event(format_args!("callers begin nothing more"));
@@ -170,6 +181,7 @@ impl Scheduler {
         if self.shared.is_harmed() {
             self.check_ledger();
         }
+        self.check_journals();
         self.restarts.clear();
         for (process, _) in &self.processes {
             process.state().shall_close = true;
@@ -217,7 +229,7 @@ impl Scheduler {
             (0..runs_at.len()).filter(|n| runs_at[*n].is_some_and(|at| at <= now)).collect();
         if ready.is_empty() {
             let next = runs_at.into_iter().flatten().chain(self.restarts.iter().copied()).min();
-            let next = next.unwrap_or(end).min(self.next_fault.max(now)).min(end);
+            let next = next.unwrap_or(end).min(self.next_fault().max(now)).min(end);
             let wait = next.saturating_sub(now).max(Duration::from_nanos(1));
             return self.shared.world.advance(wait);
         }
@@ -250,100 +262,13 @@ impl Scheduler {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.shared.world.finding("cap", what);
         }
-    }
-
-    /// Lets something go wrong, if it is time.
-    fn fail(&mut self) {
-        let now = self.elapsed();
-        if now < self.next_fault || self.shared.calm_since().is_some() {
-            return;
-        }
-        if now >= self.faults_end {
-            self.shared.world.event(format_args!("the last fault has ended"));
-            self.shared.medium.set_faults(Faults::default());
-            for (process, _) in &self.processes {
-                let mut state = process.state();
-                (state.stopped_until, state.stop) = (now, None);
-            }
-            self.next_fault = Duration::MAX;
-            return self.shared.calm_since_ns.store(now.as_nanos() as u64, Ordering::Relaxed);
-        }
-        let world = Arc::clone(&self.shared.world);
-        self.next_fault = now + world.between_ms(50, 1500);
-        match world.below(if self.shared.is_harmed() { 12 } else { 10 }) {
-            10.. => self.harm(),
-            0..3 => self.kill_one(),
-            3..6 => self.stop_one(),
-            6 => self.crash(),
-            7 => self.close_one(),
-            _ => self.change_medium(),
-        }
-    }
-
-    fn one(&self) -> Option<Arc<SimProcess>> {
-        let n = self.shared.world.below(self.processes.len() as u64) as usize;
-        self.processes.get(n).map(|(process, _)| Arc::clone(process))
-    }
-
-    fn kill_one(&self) {
-        let Some(process) = self.one() else { return };
-        let calls = self.shared.world.below(60);
-        self.shared.world.event(format_args!("kill {} in {calls} calls", process.name()));
-        process.state().calls_left = Some(calls);
-    }
-
-    fn stop_one(&self) {
-        let Some(process) = self.one() else { return };
-        let time = self.shared.world.between_ms(10, 6000);
-        if self.shared.is_harmed() && self.shared.world.below(2) == 0 {
-            let calls_left = self.shared.world.below(60);
-            let said = format_args!("stop {} for {time:?} in {calls_left} calls", process.name());
-            self.shared.world.event(said);
-            process.state().stop = Some(Stop { calls_left, time });
-            return;
-        }
-        self.shared.world.event(format_args!("stop {} for {time:?}", process.name()));
-        let now = self.elapsed();
-        let mut state = process.state();
-        state.stopped_until = now + time;
-        state.lost += time;
-    }
-
-    fn close_one(&self) {
-        let Some(process) = self.one() else { return };
-        self.shared.world.event(format_args!("close {}", process.name()));
-        process.state().shall_close = true;
-    }
-
-    fn change_medium(&self) {
-        let world = &self.shared.world;
-        let mut faults = Faults::default();
-        match world.below(5) {
-            0 => faults.is_full = true,
-            1 => faults.errors_per_mille = world.below(100),
-            2 => faults.slow = world.between_ms(1, 300),
-            _ => {}
-        }
-        world.event(format_args!("{faults:?}"));
-        self.shared.medium.set_faults(faults);
-    }
-
-    /// The machine loses power and comes back.
-    fn crash(&mut self) {
-        self.end_all();
-        match self.shared.medium.crash(&self.shared.world) {
-            Ok(kept) => self.shared.world.event(format_args!("crash: kept {kept}")),
-            Err(e) => panic!("the simulated crash failed: {e}"),
-        }
-        let most = match self.shared.setup.is_counted_late() {
-            true => u64::MAX,
-            false => self.shared.medium.chunk_bytes().max(CAP_BYTES),
-        };
-        self.shared.bytes_max.store(most, Ordering::Relaxed);
-        self.restarts.clear();
-        for _ in 0..PROCESSES {
-            let again = self.elapsed() + self.shared.world.between_ms(10, 1500);
-            self.restarts.push(again);
+        // After a crash the total is that of an earlier moment.
+        if self.shared.is_counted.load(Ordering::Relaxed)
+            && let Ok(Some(counted)) = ledger_bytes(self.shared.medium.root())
+            && counted < bytes
+        {
+            let what = format!("the ledger counts {counted} bytes, {bytes} are there");
+            self.shared.world.finding("ledger", what);
         }
     }
 
@@ -356,6 +281,34 @@ impl Scheduler {
         }
         while !self.processes.is_empty() {
             self.let_run(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::schedule::Fault;
+
+    /// What shows in the events of a run is found among all faults, by real runs.
+    #[test]
+    fn a_run_shrinks_to_the_fault_that_shows_in_its_events() {
+        let is_crash = |fault: &Fault| matches!(fault.what, What::Crash { .. });
+        let is_medium = |fault: &Fault| matches!(fault.what, What::Medium(_));
+        for scope in [Scope::Directory, Scope::Layouts] {
+            let has_both = |seed: &u64| {
+                let faults = schedule::of_seed(scope, *seed);
+                faults.iter().any(is_crash) && faults.iter().any(is_medium)
+            };
+            let seed = (0..).find(has_both).unwrap();
+            let whole = schedule::of_seed(scope, seed);
+            for (event, fault) in
+                [("crash: kept", "the machine loses power"), ("Faults {", "s, for ")]
+            {
+                let shortest =
+                    shorten::tests::by_event(seed, &whole, event, |plan| run_plan(scope, plan));
+                assert!(shortest.len() == 1 && shortest[0].contains(fault), "{shortest:?}");
+            }
         }
     }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use kvtier_core::{Clock, Observe, Tier};
 use kvtier_disk::Disk;
 
+use super::Shared;
 use super::callers::Callers;
 use super::device::Device;
 use super::process::{Killed, OnThread, ProcessTime, SimProcess};
-use super::{CAP_BYTES, Shared};
 
 /// Starts the thread, which waits for its first turn.
 pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> JoinHandle<()> {
@@ -49,7 +49,7 @@ fn live(shared: &Arc<Shared>, process: &Arc<SimProcess>) {
     };
     process.world.event(format_args!("{} is open", process.name()));
     if !shared.setup.is_counted_late() {
-        shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+        shared.set_counted();
     }
     let mut callers = Callers::new(shared, process, tier);
     run(process, &mut callers);
@@ -103,10 +103,8 @@ fn run(process: &SimProcess, callers: &mut Callers) {
 /// From the first scan on the cap holds again, also after a crash.
 fn note_counted(callers: &Callers) {
     let shared = callers.shared();
-    if shared.bytes_max.load(Ordering::Relaxed) != CAP_BYTES
-        && callers.tier().usage().used_bytes.is_some()
-    {
-        shared.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+    if !shared.is_counted.load(Ordering::Relaxed) && callers.tier().usage().used_bytes.is_some() {
+        shared.set_counted();
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use kvtier_codec::{Aes256Gcm, Chain, Decoder, Keyring, MasterKey, TierEncoding, stage_by_name};
 use kvtier_core::{Clock, Ctx};
 use kvtier_disk::{DiskConfig, Durability, Layout, Verify};
@@ -16,7 +17,6 @@ use super::CAP_BYTES;
 use super::medium::{Journal, Medium};
 use crate::Scope;
 use crate::fleet::model;
-use crate::world::World;
 
 /// The fields of the vLLM engine whose chunks layout `vllm-fs` has.
 const VLLM: &str = r#"{"model_name": "org/model", "tp_size": 1}"#;
@@ -41,8 +41,8 @@ pub struct Setup {
 
 impl Setup {
     /// That of scope `directory`: files of kvtier, as they are.
-    pub fn directory(world: &World) -> Self {
-        let durability = if world.below(2) == 0 { Durability::Fdatasync } else { Durability::None };
+    pub fn directory(rng: &mut Rng) -> Self {
+        let durability = if rng.bool() { Durability::Fdatasync } else { Durability::None };
         Setup {
             scope: Scope::Directory,
             layout: Layout::Kvtier,
@@ -56,22 +56,22 @@ impl Setup {
     }
 
     /// One of scope `layouts`.
-    pub fn layouts(world: &World, journal: Journal) -> Self {
+    pub fn layouts(rng: &mut Rng, journal: Journal) -> Self {
         let durabilities = [Durability::None, Durability::Fdatasync, Durability::Syncfs];
-        let layout = Layout::ALL[world.below(Layout::ALL.len() as u64) as usize];
-        let stages = ENCODINGS[world.below(ENCODINGS.len() as u64) as usize];
-        let durability = durabilities[world.below(3) as usize];
-        let is_lenient = world.below(2) == 0 && !loses_facts(journal, durability);
-        let has_one_config = layout == Layout::VllmFs && world.below(2) == 0;
+        let layout = Layout::ALL[rng.usize(..Layout::ALL.len())];
+        let stages = ENCODINGS[rng.usize(..ENCODINGS.len())];
+        let durability = durabilities[rng.usize(..3)];
+        let is_lenient = rng.bool() && !loses_facts(journal, durability);
+        let has_one_config = layout == Layout::VllmFs && rng.bool();
         Setup {
             scope: Scope::Layouts,
             layout,
             stages: if layout.is_foreign() { &[] } else { stages },
             durability,
             verify: if is_lenient { Verify::Lenient } else { Verify::Strict },
-            is_declared: world.below(2) == 0,
+            is_declared: rng.bool(),
             run_config: has_one_config.then(|| Arc::new(vllm())),
-            has_shape: world.below(2) == 0,
+            has_shape: rng.bool(),
         }
     }
 

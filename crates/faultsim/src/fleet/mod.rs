@@ -17,9 +17,10 @@ use tokio::time::sleep;
 
 use self::model::Model;
 use self::node::Node;
-use self::schedule::Fault;
+use self::schedule::{Fault, What};
 use crate::caller::{Caller, Common};
-use crate::shorten::shorten;
+use crate::schedule::Plan;
+use crate::shorten;
 use crate::world::World;
 use crate::{Report, Scope};
 
@@ -33,10 +34,6 @@ pub const CAP_BYTES: u64 = 480 * 1024;
 const ARENA_BYTES: usize = 4 << 20;
 /// How long faults happen.
 const FAULTS: Duration = Duration::from_secs(40);
-/// How many runs a schedule is shortened by.
-const RUNS_MAX: usize = 150;
-/// How many events before a finding are shown.
-const LAST_EVENTS: usize = 40;
 
 /// What the parts of the run share.
 #[derive(Debug)]
@@ -71,50 +68,31 @@ impl Fleet {
 
 /// Runs the simulation of this seed.
 pub fn run(seed: u64, traced: bool) -> Report {
-    run_schedule(seed, &schedule::of_seed(seed), traced)
+    run_plan(Plan::of_seed(seed, &schedule::of_seed(seed), traced))
 }
 
 /// The same, and the shortest schedule with a finding of the kind of the first.
 pub fn run_and_shorten(seed: u64) -> Report {
-    let mut report = run(seed, false);
-    let Some(kind) = report.findings.first().map(|finding| finding.kind) else { return report };
-    let has_it = |report: &Report| report.findings.iter().any(|finding| finding.kind == kind);
-    let whole = schedule::of_seed(seed);
-    let shortest = shorten(whole, RUNS_MAX, |faults| has_it(&run_schedule(seed, faults, false)));
-    report.schedule = Some(shortest.iter().map(ToString::to_string).collect());
-    let mut trace = run_schedule(seed, &shortest, true).trace;
-    let finding = format!("FINDING {kind}");
-    let end = trace.iter().position(|event| event.contains(&finding));
-    trace.truncate(end.map_or(trace.len(), |end| end + 1));
-    report.trace = trace.split_off(trace.len().saturating_sub(LAST_EVENTS));
-    report
+    shorten::run_and_shorten(seed, &schedule::of_seed(seed), run_plan)
 }
 
-/// Runs it with these faults.
-fn run_schedule(seed: u64, faults: &[Fault], traced: bool) -> Report {
+fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
-    fastrand::seed(seed);
+    fastrand::seed(plan.draws);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing of the system");
     let world = runtime.block_on(async {
-        let world = Arc::new(World::new(seed, traced));
-        simulate(&world, faults).await;
+        let world = Arc::new(World::new(plan.draws, plan.traced));
+        simulate(&world, plan.faults).await;
         world
     });
-    let virtual_time = runtime.block_on(async { world.elapsed() });
+    let report = runtime.block_on(async { world.report(Scope::Fleet, plan.seed) });
     // The tasks end before the thread's random numbers are used for anything else.
     drop(runtime);
-    let (events, findings) = {
-        let state = world.lock();
-        (state.events, state.findings.clone())
-    };
-    let digest = world.digest();
-    let trace = world.take_trace();
-    let (scope, schedule) = (Scope::Fleet, None);
-    Report { seed, scope, events, virtual_time, digest, findings, schedule, trace }
+    report
 }
 
 async fn simulate(world: &Arc<World>, faults: &[Fault]) {
@@ -146,18 +124,14 @@ async fn stop(clients: Vec<JoinHandle<()>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::schedule::What;
 
     /// What kills a node is found among all faults, by real runs.
     #[test]
     fn a_run_shrinks_to_the_fault_that_shows_in_its_events() {
         let is_it = |fault: &Fault| matches!(fault.what, What::Killed(_));
         let seed = (0..).find(|seed| schedule::of_seed(*seed).iter().any(is_it)).unwrap();
-        let killed = |faults: &[Fault]| {
-            run_schedule(seed, faults, true).trace.iter().any(|event| event.contains(" kill node"))
-        };
-        let shortest = shorten(schedule::of_seed(seed), 20, killed);
-        assert!(shortest.len() == 1 && is_it(&shortest[0]), "{shortest:?}");
-        assert!(!killed(&[]));
+        let whole = schedule::of_seed(seed);
+        let kill = shorten::tests::by_event(seed, &whole, " kill node", run_plan);
+        assert!(kill.len() == 1 && kill[0].contains("is killed"), "{kill:?}");
     }
 }

@@ -10,28 +10,16 @@ use super::node::{Node, PREFIX};
 use super::schedule::{Fault, What};
 use super::{FAULTS, Fleet};
 use crate::conditions::Conditions;
-
-/// The beginning or the end of a fault. Ends come first: the conditions of the store have one place.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Edge {
-    End,
-    Begin,
-}
+use crate::schedule::{Edge, moments};
 
 /// Lets these happen. Afterwards all nodes run and nothing fails.
 pub async fn run(fleet: &Arc<Fleet>, faults: &[Fault]) {
     let began = Instant::now();
-    let mut edges: Vec<(Duration, Edge, &Fault)> = Vec::new();
-    for fault in faults {
-        edges.push((fault.at, Edge::Begin, fault));
-        edges.push((fault.end(), Edge::End, fault));
-    }
-    edges.sort_by_key(|(at, edge, _)| (*at, *edge));
-    for (at, edge, fault) in edges {
-        sleep_until(began + at).await;
-        match edge {
-            Edge::Begin => begin(fleet, &fault.what),
-            Edge::End => end(fleet, &fault.what),
+    for moment in moments(faults) {
+        sleep_until(began + moment.at).await;
+        match moment.edge {
+            Edge::Begin => begin(fleet, &moment.what),
+            Edge::End => end(fleet, &moment.what),
         }
     }
     sleep_until(began + FAULTS).await;

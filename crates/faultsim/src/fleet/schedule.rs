@@ -1,22 +1,14 @@
-//! The faults of a run of the fleet. All are made before it, by random numbers of their own: to leave one
-//! out changes no other.
+//! The faults of a run of the fleet.
 
 use std::fmt;
 use std::time::Duration;
 
-use fastrand::Rng;
-
 use super::{FAULTS, NODES};
 use crate::conditions::Conditions;
+use crate::schedule::{self, between_ms, last_until_next};
 
-/// Something that goes wrong.
-#[derive(Clone, Debug)]
-pub struct Fault {
-    /// When it begins, since the first node serves.
-    pub at: Duration,
-    pub lasts: Duration,
-    pub what: What,
-}
+/// A fault of the fleet.
+pub type Fault = schedule::Fault<What>;
 
 #[derive(Clone, Debug)]
 pub enum What {
@@ -32,73 +24,45 @@ pub enum What {
     ForeignLease,
 }
 
-impl Fault {
-    pub fn end(&self) -> Duration {
-        self.at + self.lasts
-    }
-}
-
 /// The faults of this seed, in order of their times.
 pub fn of_seed(seed: u64) -> Vec<Fault> {
-    let rng = &mut Rng::with_seed(seed ^ 0x7363_6865_6475_6c65);
+    let rng = &mut schedule::rng(seed);
     let mut faults: Vec<Fault> = Vec::new();
-    // The place of the conditions that have no end yet.
-    let mut open = None;
     let mut at = Duration::ZERO;
     while at < FAULTS {
         let place = rng.usize(..NODES);
         let lasts = between_ms(rng, 200, 12_000).min(FAULTS - at);
-        let kind = rng.u64(..10);
-        if kind < 6
-            && let Some(conditions) = open.take()
-        {
-            let conditions: &mut Fault = &mut faults[conditions];
-            conditions.lasts = at - conditions.at;
-        }
-        let what = match kind {
-            0..3 => Some(What::Conditions(Conditions::storm(rng))),
-            3 => Some(What::Conditions(Conditions { is_down: true, ..Conditions::default() })),
-            6 => Some(What::Killed(place)),
-            7 => Some(What::Partitioned(place)),
-            8 => Some(What::Clock { place, ahead_ms: rng.i64(-3_600_000..3_600_000) }),
-            9 => Some(What::ForeignLease),
-            _ => None,
+        let what = match rng.u64(..10) {
+            0..3 => What::Conditions(Conditions::storm(rng)),
+            3 => What::Conditions(Conditions { is_down: true, ..Conditions::default() }),
+            6 => What::Killed(place),
+            7 => What::Partitioned(place),
+            8 => What::Clock { place, ahead_ms: rng.i64(-3_600_000..3_600_000) },
+            9 => What::ForeignLease,
+            _ => What::Conditions(Conditions::default()),
         };
         let lasts = match &what {
-            Some(What::Conditions(_)) => {
-                open = Some(faults.len());
-                FAULTS - at
-            }
-            Some(What::Clock { .. } | What::ForeignLease) => Duration::ZERO,
+            What::Clock { .. } | What::ForeignLease => Duration::ZERO,
             _ => lasts,
         };
-        faults.extend(what.map(|what| Fault { at, lasts, what }));
+        faults.push(Fault { at, lasts, what });
         at += between_ms(rng, 500, 5000);
     }
+    last_until_next(&mut faults, FAULTS, |what| matches!(what, What::Conditions(_)));
+    faults.retain(|fault| !matches!(&fault.what, What::Conditions(now) if now.are_good()));
     faults
 }
 
-fn between_ms(rng: &mut Rng, from: u64, to: u64) -> Duration {
-    Duration::from_millis(rng.u64(from..=to))
-}
-
-impl fmt::Display for Fault {
+impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (at, lasts) = (self.at.as_secs_f64(), self.lasts.as_secs_f64());
-        match &self.what {
-            What::Conditions(conditions) => {
-                write!(f, "at {at:.3} s, for {lasts:.3} s: the store: {conditions}")
-            }
-            What::Killed(place) => {
-                write!(f, "at {at:.3} s, for {lasts:.3} s: node{place} is killed")
-            }
-            What::Partitioned(place) => {
-                write!(f, "at {at:.3} s, for {lasts:.3} s: node{place} does not reach the store")
-            }
+        match self {
+            What::Conditions(conditions) => write!(f, "the store: {conditions}"),
+            What::Killed(place) => write!(f, "node{place} is killed"),
+            What::Partitioned(place) => write!(f, "node{place} does not reach the store"),
             What::Clock { place, ahead_ms } => {
-                write!(f, "at {at:.3} s: the clock of node{place} is {ahead_ms} ms ahead")
+                write!(f, "the clock of node{place} is {ahead_ms} ms ahead")
             }
-            What::ForeignLease => write!(f, "at {at:.3} s: another program writes a lease"),
+            What::ForeignLease => write!(f, "another program writes a lease"),
         }
     }
 }

@@ -9,11 +9,13 @@ mod final_checks;
 mod nemesis;
 mod node;
 mod process;
+mod schedule;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fastrand::Rng;
 use kvtier::Stack;
 use kvtier_core::Tier;
 use tokio::task::JoinHandle;
@@ -21,8 +23,11 @@ use tokio::time::sleep;
 
 use self::node::{Node, Running, Setup};
 use self::process::StackProcess;
+use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::medium::{Faults, Journal, Medium};
+use crate::schedule::{Plan, setup_rng};
+use crate::shorten;
 use crate::world::World;
 use crate::{Report, Scope};
 
@@ -85,32 +90,37 @@ struct Machine {
 
 /// Runs the simulation of this seed.
 pub fn run(seed: u64, traced: bool) -> Report {
+    run_plan(Plan::of_seed(seed, &schedule::of_seed(seed), traced))
+}
+
+/// The same, and the shortest schedule with a finding of the kind of the first.
+pub fn run_and_shorten(seed: u64) -> Report {
+    shorten::run_and_shorten(seed, &schedule::of_seed(seed), run_plan)
+}
+
+fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
-    fastrand::seed(seed);
+    fastrand::seed(plan.draws);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing of the system");
-    let (world, virtual_time) = runtime.block_on(async {
-        let world = Arc::new(World::new(seed, traced));
-        simulate(&world).await;
-        let virtual_time = world.elapsed();
-        (world, virtual_time)
+    let world = runtime.block_on(async {
+        let world = Arc::new(World::new(plan.draws, plan.traced));
+        simulate(&world, &plan).await;
+        world
     });
+    let report = runtime.block_on(async { world.report(Scope::Stack, plan.seed) });
+    // The tasks end before the thread's random numbers are used for anything else.
     drop(runtime);
-    let (events, findings) = {
-        let state = world.lock();
-        (state.events, state.findings.clone())
-    };
-    let (digest, trace) = (world.digest(), world.take_trace());
-    let (scope, schedule) = (Scope::Stack, None);
-    Report { seed, scope, events, virtual_time, digest, findings, schedule, trace }
+    report
 }
 
-async fn simulate(world: &Arc<World>) {
-    let journal = if world.below(2) == 0 { Journal::Ordered } else { Journal::None };
-    let setup = Setup::new(world);
+async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
+    let rng = &mut setup_rng(plan.seed);
+    let journal = if rng.bool() { Journal::Ordered } else { Journal::None };
+    let setup = Setup::new(rng);
     world.event(format_args!("journal {journal:?}, {setup:?}"));
     let shared = Arc::new(Shared {
         world: Arc::clone(world),
@@ -130,7 +140,7 @@ async fn simulate(world: &Arc<World>) {
     };
     machine.start().await;
     let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(call(Arc::clone(&shared)))).collect();
-    nemesis::run(&mut machine).await;
+    nemesis::run(&mut machine, plan.faults).await;
     final_checks::service_is_back(&shared).await;
     final_checks::state_is_right(&shared, &mut machine, stop(callers)).await;
     machine.end(true).await;
@@ -212,14 +222,39 @@ impl Machine {
     }
 
     /// The machine loses power. No process runs.
-    fn crash(&mut self) {
+    fn crash(&mut self, rng: &mut Rng) {
         let world = &self.shared.world;
-        match self.shared.medium.crash(world) {
+        match self.shared.medium.crash(world, rng) {
             Ok(kept) => world.event(format_args!("crash: kept {kept}")),
             Err(e) => panic!("the simulated crash failed: {e}"),
         }
         self.shared.common.model().forget_removed();
         self.has_crashed = true;
         self.bytes_max = self.shared.medium.chunk_bytes().max(DIR_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::schedule::Fault;
+
+    /// What shows in the events of a run is found among all faults, by real runs.
+    #[test]
+    fn a_run_shrinks_to_the_fault_that_shows_in_its_events() {
+        let is_crash = |fault: &Fault| matches!(fault.what, What::Crash { .. });
+        let is_cut = |fault: &Fault| matches!(fault.what, What::Partitioned);
+        let has_both = |seed: &u64| {
+            let faults = schedule::of_seed(*seed);
+            faults.iter().any(is_crash) && faults.iter().any(is_cut)
+        };
+        let seed = (0..).find(has_both).unwrap();
+        let whole = schedule::of_seed(seed);
+        for (event, fault) in
+            [("crash: kept", "the machine loses power"), ("partitioned true", "does not reach")]
+        {
+            let shortest = shorten::tests::by_event(seed, &whole, event, run_plan);
+            assert!(shortest.len() == 1 && shortest[0].contains(fault), "{shortest:?}");
+        }
     }
 }

@@ -1,44 +1,68 @@
-//! What goes wrong around the stack: requests, the network, the medium, the process, the machine.
+//! Lets the faults of a schedule happen around the stack: requests, the network, the medium, the process,
+//! the machine.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use fastrand::Rng;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Machine;
+use super::schedule::{FAULTS, Fault, What};
 use crate::conditions::Conditions;
 use crate::directory::medium::Faults;
+use crate::schedule::{Edge, moments};
 
-/// How long faults happen.
-const FAULTS: Duration = Duration::from_secs(40);
 /// How long a process lives on that is to be killed in some calls and makes fewer.
 const KILL_WITHIN: Duration = Duration::from_secs(2);
 
-/// Lets things go wrong. Afterwards a process runs and nothing fails.
-pub async fn run(machine: &mut Machine) {
+/// Lets these happen, one after the other: the end of a process may put off the next. Afterwards a process
+/// runs and nothing fails.
+pub async fn run(machine: &mut Machine, faults: &[Fault]) {
     let world = machine.shared.world.clone();
-    while world.elapsed() < FAULTS {
-        sleep(world.between_ms(200, 3000)).await;
-        match world.below(14) {
-            0..2 => {
-                let storm = Conditions::storm(&mut world.lock().rng);
-                set_conditions(machine, storm);
-            }
-            2 => set_conditions(machine, Conditions { is_down: true, ..Conditions::default() }),
-            3..5 => set_conditions(machine, Conditions::default()),
-            5 => set_partitioned(machine, true),
-            6 => set_partitioned(machine, false),
-            7 => jump(machine),
-            8..10 => change_medium(machine),
-            10..12 => kill(machine, false).await,
-            12 => kill(machine, true).await,
-            _ => close(machine).await,
+    let began = Instant::now();
+    for moment in moments(faults) {
+        sleep_until(began + moment.at).await;
+        match moment.edge {
+            Edge::Begin => begin(machine, &moment.what).await,
+            Edge::End => end(machine, &moment.what),
         }
     }
-    set_conditions(machine, Conditions::default());
-    machine.shared.medium.set_faults(Faults::default());
-    set_partitioned(machine, false);
-    machine.shared.is_calm.store(true, std::sync::atomic::Ordering::Relaxed);
+    sleep_until(began + FAULTS).await;
+    machine.shared.is_calm.store(true, Ordering::Relaxed);
     world.event(format_args!("all faults end"));
+}
+
+async fn begin(machine: &mut Machine, what: &What) {
+    match what {
+        What::Conditions(conditions) => set_conditions(machine, *conditions),
+        What::Partitioned => set_partitioned(machine, true),
+        What::Clock { ahead_ms } => jump(machine, *ahead_ms),
+        What::Medium(faults) => change_medium(machine, *faults),
+        What::Killed { calls, pause } => {
+            kill(machine, *calls).await;
+            start_after(machine, *pause).await;
+        }
+        What::Crash { calls, pause, draws } => {
+            kill(machine, *calls).await;
+            machine.crash(&mut Rng::with_seed(*draws));
+            start_after(machine, *pause).await;
+        }
+        What::Closed => {
+            machine.shared.world.event(format_args!("the stack is closed"));
+            machine.end(false).await;
+            machine.start().await;
+        }
+    }
+}
+
+fn end(machine: &Machine, what: &What) {
+    match what {
+        What::Conditions(_) => set_conditions(machine, Conditions::default()),
+        What::Medium(_) => change_medium(machine, Faults::default()),
+        What::Partitioned => set_partitioned(machine, false),
+        _ => {}
+    }
 }
 
 fn set_conditions(machine: &Machine, conditions: Conditions) {
@@ -47,40 +71,28 @@ fn set_conditions(machine: &Machine, conditions: Conditions) {
     world.lock().conditions = conditions;
 }
 
-/// Cuts the machine from the store, or connects it.
+/// Cuts the machine from the store, or connects it. A process that starts meanwhile is connected.
 fn set_partitioned(machine: &Machine, partitioned: bool) {
     let Some(process) = machine.process() else { return };
     machine.shared.world.event(format_args!("partitioned {partitioned}"));
     process.host.set_partitioned(partitioned);
 }
 
-/// Moves the machine's wall clock, as the bucket's tier sees it, by up to an hour.
-fn jump(machine: &Machine) {
+fn jump(machine: &Machine, ahead_ms: i64) {
     let Some(process) = machine.process() else { return };
-    let ahead_ms = machine.shared.world.below(7_200_000).cast_signed() - 3_600_000;
     machine.shared.world.event(format_args!("the clock is {ahead_ms} ms ahead"));
     process.host.set_clock(ahead_ms);
 }
 
-fn change_medium(machine: &Machine) {
-    let world = &machine.shared.world;
-    let mut faults = Faults::default();
-    match world.below(5) {
-        0 => faults.is_full = true,
-        1 => faults.errors_per_mille = world.below(100),
-        2 => faults.slow = world.between_ms(1, 300),
-        _ => {}
-    }
-    world.event(format_args!("{faults:?}"));
+fn change_medium(machine: &Machine, faults: Faults) {
+    machine.shared.world.event(format_args!("{faults:?}"));
     machine.shared.medium.set_faults(faults);
 }
 
-/// Kills the process before one of its next calls, and starts another; in between the machine may
-/// lose power.
-async fn kill(machine: &mut Machine, crashes: bool) {
+/// Kills the process before one of its next calls.
+async fn kill(machine: &mut Machine, calls: u64) {
     let world = machine.shared.world.clone();
     if let Some(process) = machine.process().cloned() {
-        let calls = world.below(60);
         world.event(format_args!("kill {} in {calls} calls", process.host.name()));
         process.kill_in(calls);
         let until = world.elapsed() + KILL_WITHIN;
@@ -90,16 +102,9 @@ async fn kill(machine: &mut Machine, crashes: bool) {
         process.kill("while it waits");
     }
     machine.end(false).await;
-    if crashes {
-        machine.crash();
-    }
-    sleep(world.between_ms(10, 1500)).await;
-    machine.start().await;
 }
 
-/// Closes the stack in the middle of faults, and starts another process.
-async fn close(machine: &mut Machine) {
-    machine.shared.world.event(format_args!("the stack is closed"));
-    machine.end(false).await;
+async fn start_after(machine: &mut Machine, pause: Duration) {
+    sleep(pause).await;
     machine.start().await;
 }

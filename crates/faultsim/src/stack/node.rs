@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fastrand::Rng;
 use kvtier::{Admit, HostConfig, HostTier, Stack, StackConfig, TierRule, Write};
 use kvtier_core::{Clock, Error, Tier};
 use kvtier_disk::{Disk, DiskConfig, Durability};
@@ -38,22 +39,22 @@ pub struct Setup {
 }
 
 impl Setup {
-    pub fn new(world: &World) -> Self {
-        let admits = [Admit::Policy, Admit::AfterHits(2), Admit::Never];
-        let rule = || {
-            let writes = [Write::Through, Write::Back, Write::Spill];
-            let write = writes[world.below(3) as usize];
-            TierRule::new().with_write(write).with_admit(admits[world.below(3) as usize])
-        };
-        let directory = rule();
-        let mut bucket = rule();
+    pub fn new(rng: &mut Rng) -> Self {
+        let directory = rule(rng);
+        let mut bucket = rule(rng);
         // A directory passes on nothing that it evicts.
         if bucket.write == Write::Spill {
             bucket.write = Write::Back;
         }
         let durabilities = [Durability::None, Durability::Fdatasync, Durability::Syncfs];
-        Setup { directory, bucket, durability: durabilities[world.below(3) as usize] }
+        Setup { directory, bucket, durability: durabilities[rng.usize(..3)] }
     }
+}
+
+fn rule(rng: &mut Rng) -> TierRule {
+    let writes = [Write::Through, Write::Back, Write::Spill];
+    let admits = [Admit::Policy, Admit::AfterHits(2), Admit::Never];
+    TierRule::new().with_write(writes[rng.usize(..3)]).with_admit(admits[rng.usize(..3)])
 }
 
 /// A node that runs.
@@ -88,6 +89,7 @@ fn open(setup: &Setup, process: Arc<StackProcess>) -> Result<Node, Error> {
     let directory = directory_config(setup, &process.medium, clock.clone());
     let directory = Arc::new(Disk::open(directory, device)?);
     process.bytes_max.store(DIR_BYTES, Ordering::Relaxed);
+    process.is_open.store(true, Ordering::Relaxed);
     let bucket = Arc::new(S3Tier::open(bucket_config(&process.host))?);
     let config = StackConfig::new("stack")
         .with(Arc::clone(&memory) as Arc<dyn Tier>)

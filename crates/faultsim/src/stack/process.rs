@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use kvtier_disk::inspect::ledger_bytes;
 use kvtier_os::simulated::{Call, Identity, Job, Process};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -35,6 +36,8 @@ pub struct StackProcess {
     dies_at: AtomicU64,
     /// The most bytes that the directory may have.
     pub bytes_max: AtomicU64,
+    /// It has opened the directory, and counted it.
+    pub is_open: AtomicBool,
 }
 
 #[derive(Default)]
@@ -62,6 +65,7 @@ impl StackProcess {
             calls: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
             bytes_max: AtomicU64::new(bytes_max),
+            is_open: AtomicBool::new(false),
         }
     }
 
@@ -121,6 +125,13 @@ impl StackProcess {
         if bytes > most {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.world().finding("cap", what);
+        }
+        if self.is_open.load(Ordering::Relaxed)
+            && let Ok(Some(counted)) = ledger_bytes(self.medium.root())
+            && counted < bytes
+        {
+            let what = format!("the ledger counts {counted} bytes, {bytes} are there");
+            self.world().finding("ledger", what);
         }
     }
 }

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
+
 use super::{Entry, Medium, MediumState};
-use crate::world::World;
 
 impl Medium {
     /// From now on allocations fail where the chunks would have more bytes. The free space that
@@ -25,10 +26,10 @@ impl Medium {
     }
 
     /// Another program deletes about one of `one_in` chunks. Returns how many.
-    pub fn delete_chunks(&self, world: &World, one_in: u64) -> io::Result<usize> {
+    pub fn delete_chunks(&self, rng: &mut Rng, one_in: u64) -> io::Result<usize> {
         let mut state = self.lock();
         let chunks = state.files_where(|path| !path.starts_with(".kvtier"));
-        let chosen: Vec<_> = chunks.into_iter().filter(|_| world.below(one_in) == 0).collect();
+        let chosen: Vec<_> = chunks.into_iter().filter(|_| rng.u64(..one_in) == 0).collect();
         for path in &chosen {
             fs::remove_file(self.root().join(path))?;
             state.change(vec![(path.clone(), None)]);
@@ -37,13 +38,14 @@ impl Medium {
     }
 
     /// Damages one of the files in `.kvtier` that are no chunks and no locks. Returns what was done.
-    pub fn damage(&self, world: &World) -> io::Result<String> {
+    pub fn damage(&self, rng: &mut Rng) -> io::Result<String> {
         let mut state = self.lock();
         let files = state.files_where(is_bookkeeping);
-        let Some(path) = files.get(world.below(files.len() as u64) as usize) else {
+        if files.is_empty() {
             return Ok("nothing to damage".to_owned());
-        };
-        let kind = world.below(4);
+        }
+        let path = &files[rng.usize(..files.len())];
+        let kind = rng.u64(..4);
         let can_be_replaced = !path.ends_with("ledger");
         let done = match kind {
             0 if can_be_replaced => {
@@ -51,11 +53,10 @@ impl Medium {
                 "is a directory now"
             }
             1 => state.edit(self.root(), path, |bytes| bytes.fill(0))?,
-            2 => state.edit(self.root(), path, |bytes| {
-                bytes.truncate(world.below(bytes.len() as u64) as usize)
-            })?,
+            2 => state
+                .edit(self.root(), path, |bytes| bytes.truncate(rng.usize(..bytes.len().max(1))))?,
             _ => state.edit(self.root(), path, |bytes| {
-                let bit = world.below(8 * bytes.len() as u64) as usize;
+                let bit = rng.usize(..(8 * bytes.len()).max(1));
                 if let Some(byte) = bytes.get_mut(bit / 8) {
                     *byte ^= 1 << (bit % 8);
                 }

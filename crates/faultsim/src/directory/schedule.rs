@@ -1,0 +1,138 @@
+//! The faults of a run of `directory` or `layouts`.
+
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::medium::Faults;
+use super::{FAULTS, LATE_DELETION, PROCESSES, REOPEN};
+use crate::Scope;
+use crate::schedule::{self, between_ms, last_until_next};
+
+/// A fault of a directory.
+pub type Fault = schedule::Fault<What>;
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// The process at this place of those that run is killed after this number of calls.
+    Killed { place: usize, calls: u64 },
+    /// The process at this place stands still for a time, at once or after a number of calls.
+    Stopped { place: usize, time: Duration, calls: Option<u64> },
+    /// The process at this place closes its tier. Another one starts.
+    Closed { place: usize },
+    /// The machine loses power, and comes back. What is kept is drawn from this number.
+    Crash { draws: u64 },
+    /// Calls of all processes fail or are slow. No two of these overlap.
+    Medium(Faults),
+    /// Another program deletes about one of three chunks, drawn from this number.
+    Deleted { draws: u64 },
+    /// A file of `.kvtier` is damaged. Which and how is drawn from this number.
+    Damaged { draws: u64 },
+}
+
+/// The faults of this seed, in order of their times.
+pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
+    let rng = &mut schedule::rng(seed);
+    let is_harmed = scope == Scope::Directory;
+    let at_once = |at, what| Fault { at, lasts: Duration::ZERO, what };
+    let mut faults = Vec::new();
+    let mut at = Duration::from_secs(1);
+    while at < FAULTS {
+        let place = rng.usize(..PROCESSES);
+        let what = match rng.u64(..if is_harmed { 12 } else { 10 }) {
+            0..3 => What::Killed { place, calls: rng.u64(..60) },
+            3..6 => {
+                let time = between_ms(rng, 10, 6000);
+                let calls = (is_harmed && rng.bool()).then(|| rng.u64(..60));
+                What::Stopped { place, time, calls }
+            }
+            6 => What::Crash { draws: rng.u64(..) },
+            7 => What::Closed { place },
+            8..10 => What::Medium(Faults::drawn(rng)),
+            10 => What::Deleted { draws: rng.u64(..) },
+            _ => What::Damaged { draws: rng.u64(..) },
+        };
+        faults.push(at_once(at, what));
+        at += between_ms(rng, 50, 1500);
+    }
+    last_until_next(&mut faults, FAULTS, |what| matches!(what, What::Medium(_)));
+    faults.retain(|fault| !matches!(&fault.what, What::Medium(faults) if faults.are_none()));
+    if is_harmed {
+        // What was damaged must not keep a new process away.
+        faults.push(at_once(FAULTS + REOPEN, What::Closed { place: rng.usize(..PROCESSES) }));
+        // Without a start, which counts anew.
+        if rng.bool() {
+            faults.push(at_once(FAULTS + LATE_DELETION, What::Deleted { draws: rng.u64(..) }));
+        }
+    }
+    faults
+}
+
+impl Faults {
+    /// Some that the medium may have, or none.
+    pub fn drawn(rng: &mut Rng) -> Self {
+        let mut faults = Faults::default();
+        match rng.u64(..5) {
+            0 => faults.is_full = true,
+            1 => faults.errors_per_mille = rng.u64(..100),
+            2 => faults.slow = between_ms(rng, 1, 300),
+            _ => {}
+        }
+        faults
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Faults { is_full: true, .. } => write!(f, "the medium is full"),
+            Faults { errors_per_mille: 1.., .. } => {
+                write!(f, "{} of 1000 calls fail", self.errors_per_mille)
+            }
+            Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Killed { place, calls } => {
+                write!(f, "process {place} of those that run is killed after {calls} calls")
+            }
+            What::Stopped { place, time, calls: None } => {
+                write!(f, "process {place} of those that run stands still for {time:?}")
+            }
+            What::Stopped { place, time, calls: Some(calls) } => write!(
+                f,
+                "process {place} of those that run stands still for {time:?} after {calls} calls"
+            ),
+            What::Closed { place } => write!(f, "process {place} of those that run closes"),
+            What::Crash { .. } => write!(f, "the machine loses power"),
+            What::Medium(faults) => write!(f, "{faults}"),
+            What::Deleted { .. } => write!(f, "another program deletes chunks"),
+            What::Damaged { .. } => write!(f, "a file of .kvtier is damaged"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_the_medium_do_not_overlap_and_all_but_late_ones_end_in_time() {
+        for seed in 0..200 {
+            for scope in [Scope::Directory, Scope::Layouts] {
+                let faults = of_seed(scope, seed);
+                assert!(faults.is_sorted_by_key(|fault| fault.at));
+                let is_late = |fault: &&Fault| fault.end() > FAULTS;
+                let late = faults.iter().filter(is_late).count();
+                assert!(if scope == Scope::Directory { late < 3 } else { late == 0 });
+                let of_medium = faults.iter().filter(|fault| matches!(fault.what, What::Medium(_)));
+                assert!(of_medium.is_sorted_by(|one, two| one.end() <= two.at));
+            }
+        }
+    }
+}
