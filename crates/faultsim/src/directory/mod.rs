@@ -165,7 +165,7 @@ impl Scheduler {
         Scheduler {
             shared,
             moments: moments.into(),
-            turn: Arc::default(),
+            turn: Arc::new(Turn::new()),
             processes: Vec::new(),
             started: 0,
             restarts: vec![Duration::ZERO; PROCESSES],
@@ -242,8 +242,9 @@ impl Scheduler {
     }
 
     fn let_run(&mut self, place: usize) {
-        let process = Arc::clone(&self.processes[place].0);
-        self.turn.give(process.number);
+        let (process, thread) = &self.processes[place];
+        let process = Arc::clone(process);
+        self.turn.give(process.number, thread.thread());
         if process.state().has_ended {
             let (_, thread) = self.processes.remove(place);
             let _ = thread.join();
