@@ -167,10 +167,16 @@ impl Journal {
         Ok(file)
     }
 
-    /// Continues under another name, after the files so far were deleted.
+    /// Continues under this name. Under another one than before, the files so far were deleted; under
+    /// the same they may be there, and are deleted in their turn.
     pub fn rename(&self, name: &str) {
-        name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).numbers.clear();
+        let before = std::mem::replace(
+            &mut *self.name.lock().unwrap_or_else(PoisonError::into_inner),
+            name.to_owned(),
+        );
+        if before != name {
+            self.file.lock().unwrap_or_else(PoisonError::into_inner).numbers.clear();
+        }
         self.begin_anew();
     }
 
@@ -310,6 +316,8 @@ mod tests {
             }
         };
         begin(FILES_MAX);
+        // A part of `.kvtier` was created again, and not its journals.
+        journal.rename("host.1.5.0");
         // A directory in the place of a file cannot be unlinked, by root neither.
         let oldest = dir.join("host.1.5.0.1");
         fs::remove_file(&oldest).unwrap();
