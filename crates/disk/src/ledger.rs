@@ -425,8 +425,8 @@ fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Resul
     locked
 }
 
-/// A ledger that must be recounted.
-fn damage() -> io::Error {
+/// The error for a ledger that must be recounted.
+pub fn damage() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "the ledger is damaged, or of another version; it is recounted",

@@ -35,6 +35,18 @@ impl DataDir {
         self.names_below("", layout, &mut each)
     }
 
+    /// Whether a foreign layout has a chunk's file, of whatever namespace. Lists names up to the first.
+    pub fn has_foreign_files(&self) -> io::Result<bool> {
+        let Some(foreign) = self.foreign() else { return Ok(false) };
+        let mut is_found = false;
+        let listed = self.foreign_names(|name| {
+            is_found = foreign.layout.key_of(name).is_some();
+            // Any error ends the listing.
+            if is_found { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        });
+        if is_found { Ok(true) } else { listed.map(|()| false) }
+    }
+
     /// The names in a directory and in those below it where the layout has files.
     fn names_below(
         &self,

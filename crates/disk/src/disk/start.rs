@@ -10,7 +10,7 @@ use crate::data_dir::{self, DataDir, Listed};
 use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::validity::LedgerValidity;
-use crate::ledger::{Ledger, LedgerState};
+use crate::ledger::{Ledger, LedgerState, damage, is_damage};
 use crate::mover::Mover;
 use crate::shared::{DirState, Shared};
 use crate::space_state::SpaceState;
@@ -144,11 +144,22 @@ fn count_at_start(
     let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
         // The scan counts. Until it has, the total of the processes before is the better one: too
         // high at worst, unless the machine crashed.
-        true if data_dir.foreign().is_some() => ledger.recount(false, || Ok(0)).map(|_| {
-            let ledger_validity = LedgerValidity::new(None, false);
-            ledger_validity.clear();
-            ledger_validity
-        }),
+        true if data_dir.foreign().is_some() => {
+            // A total that was lost stays unknown where there are files: nothing is granted before a
+            // save, the scan or the maintenance has counted them.
+            let count = || match data_dir.has_foreign_files()? {
+                true => Err(damage()),
+                false => Ok(0),
+            };
+            match ledger.recount(false, count) {
+                Err(e) if !is_damage(&e) => Err(e),
+                _ => {
+                    let ledger_validity = LedgerValidity::new(None, false);
+                    ledger_validity.clear();
+                    Ok(ledger_validity)
+                }
+            }
+        }
         true => {
             let is_complete = listing.is_complete(data_dir)?;
             let count = || match is_complete {
@@ -163,7 +174,11 @@ fn count_at_start(
             ledger.recount(changed, count).map(|_| LedgerValidity::new(None, true))
         }
     });
-    match counted.and_then(|ledger_validity| ledger.fold().map(|()| ledger_validity)) {
+    let fold = || match ledger.fold() {
+        Err(e) if is_damage(&e) && data_dir.foreign().is_some() => Ok(()),
+        folded => folded,
+    };
+    match counted.and_then(|ledger_validity| fold().map(|()| ledger_validity)) {
         // A stopped process holds the lock: nothing is claimed before it is free.
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerValidity::new(None, true)),
         counted => counted,
@@ -302,6 +317,7 @@ mod tests {
 
     use super::*;
     use crate::chunk_file_name;
+    use crate::ledger::Claimed;
 
     const BYTES: u64 = 12_288;
 
@@ -328,6 +344,29 @@ mod tests {
         assert!(Ledger::peek(&data_dir.own()).unwrap().unwrap() >= removed.bytes);
         ledger.release(removed.bytes, since).unwrap();
         Ledger::peek(&data_dir.own()).unwrap().unwrap()
+    }
+
+    /// A total of 0 would let saves fill the cap beside the files that are there.
+    #[test]
+    fn a_lost_total_of_a_foreign_layout_is_counted_before_anything_is_granted() {
+        let name = "org-SEP-m@0x02010201@0@00010203.data";
+        for damage in [None, Some(&[7; 32][..]), Some(&[])] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = DiskConfig::new(dir.path(), 20_000);
+            config.layout = crate::Layout::LmcacheMp;
+            let data_dir = DataDir::open(dir.path(), foreign_of(&config)).unwrap();
+            fs::write(dir.path().join(name), vec![7; 15_000]).unwrap();
+            let own = data_dir.own();
+            damage.into_iter().for_each(|bytes| fs::write(own.join("ledger"), bytes).unwrap());
+            let ledger = Ledger::open(&own, true).unwrap();
+            let listing = Listing::begin(&data_dir).unwrap();
+            count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
+            assert_eq!(Ledger::peek(&own).unwrap(), None);
+            let claim = |bytes| ledger.claim(bytes, 20_000, &mut || true).unwrap();
+            assert_eq!(claim(6000), Claimed::Damaged);
+            ledger.recount(false, || data_dir.count().map(|count| count.bytes)).unwrap().unwrap();
+            assert_eq!((claim(6000), claim(5000)), (Claimed::Full, Claimed::Granted));
+        }
     }
 
     /// The files are counted by the first scan, and saves come before it.
