@@ -117,6 +117,7 @@ impl Scheduler {
             Ok(kept) => self.shared.world.event(format_args!("crash: kept {kept}")),
             Err(e) => panic!("the simulated crash failed: {e}"),
         }
+        self.shared.model().forget_removed();
         let most = match self.shared.setup.is_counted_late() {
             true => u64::MAX,
             false => self.shared.medium.chunk_bytes().max(CAP_BYTES),
