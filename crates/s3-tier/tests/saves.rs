@@ -210,3 +210,28 @@ fn a_save_with_little_time_learns_that_the_bucket_is_full() {
     assert!(shed > 15, "a full bucket is a reason, and no timeout: {shed}");
     world.server.heal();
 }
+
+#[test]
+fn requests_that_hang_keep_no_others_from_a_store_that_works_again() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 8;
+        config.client.stall_max = Duration::from_secs(3600);
+        config
+    });
+    let keys: Vec<_> = (0..60).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, 1000);
+    let hangs = Duration::from_secs(3600);
+    world.server.script(Rule::next(Fault::Stall(hangs)).times(1_000_000));
+    let ops = keys.iter().map(|key| world.suite.load_op(key, 1000)).collect();
+    // They take every place, and more of them wait.
+    let _hung = world.suite.tier.load(&Ctx::within(hangs), ops);
+    within(Duration::from_secs(60), "they hang", || world.server.stalled() >= 8);
+    world.server.heal();
+    // They go on hanging. Those that waited are sent, and others too.
+    let far = Ctx::within(Duration::from_secs(120));
+    let load = world.suite.tier.load(&far, vec![world.suite.load_op(&keys[0], 1000)]);
+    assert_eq!(load.wait().pop().unwrap().result.unwrap(), hit(1000));
+    let save = world.suite.tier.save(&far, vec![world.suite.save_op(&world.suite.key(99), 1000)]);
+    assert_eq!(save.wait().pop().unwrap().result.unwrap(), Saved::Stored);
+    assert!(world.server.stalled() <= 8 + 16, "no more than that are beyond the limit");
+}
