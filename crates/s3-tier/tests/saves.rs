@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Saved};
+use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Saved, ShedReason};
 use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, within};
 
@@ -34,7 +34,7 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     });
     world.suite.eventually("it is known to be there", || world.lookup(&key).is_hit());
     world.suite.eventually("stored objects are counted", || world.used() == world.in_bucket());
-    assert_ne!(world.save(&key, LEN), Saved::Shed(kvtier_core::ShedReason::Full));
+    assert_ne!(world.save(&key, LEN), Saved::Shed(ShedReason::Full));
     assert_eq!(world.load(&key, LEN), hit(LEN));
 }
 
@@ -185,4 +185,53 @@ fn saves_that_the_store_slows_down_leave_loads_their_pace() {
     let _loads = world.suite.tier.load(&Ctx::within(hangs), ops);
     // The saves would leave them one.
     within(Duration::from_secs(20), "the loads are under way", || world.server.stalled() >= 12);
+}
+
+#[test]
+fn a_save_with_little_time_learns_that_the_bucket_is_full() {
+    let world = World::with(|mut config| {
+        config.space_wait_max = Duration::from_secs(600);
+        config.with_capacity(10 * LEN as u64)
+    });
+    // Nothing is deleted, so no space becomes free.
+    let hangs = Fault::Stall(Duration::from_secs(3600));
+    world.server.script(Rule::next(hangs).method("POST").times(1_000_000));
+    let save = |n: u64| {
+        let op = world.suite.save_op(&world.suite.key(n), LEN);
+        let ctx = Ctx::within(Duration::from_millis(400));
+        world.suite.tier.save(&ctx, vec![op]).wait().pop().unwrap().result
+    };
+    within(Duration::from_secs(60), "the bucket is full", || {
+        (0..20).any(|n| !matches!(save(n), Ok(Saved::Stored | Saved::Present)))
+    });
+    // Each waits for space only while it has time to say so; nearly all, for a machine that stops
+    // for longer than that.
+    let shed = (100..120).filter(|n| matches!(save(*n), Ok(Saved::Shed(ShedReason::Full)))).count();
+    assert!(shed > 15, "a full bucket is a reason, and no timeout: {shed}");
+    world.server.heal();
+}
+
+#[test]
+fn requests_that_hang_keep_no_others_from_a_store_that_works_again() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 8;
+        config.client.stall_max = Duration::from_secs(3600);
+        config
+    });
+    let keys: Vec<_> = (0..60).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&keys, 1000);
+    let hangs = Duration::from_secs(3600);
+    world.server.script(Rule::next(Fault::Stall(hangs)).times(1_000_000));
+    let ops = keys.iter().map(|key| world.suite.load_op(key, 1000)).collect();
+    // They take every place, and more of them wait.
+    let _hung = world.suite.tier.load(&Ctx::within(hangs), ops);
+    within(Duration::from_secs(60), "they hang", || world.server.stalled() >= 8);
+    world.server.heal();
+    // They go on hanging. Those that waited are sent, and others too.
+    let far = Ctx::within(Duration::from_secs(120));
+    let load = world.suite.tier.load(&far, vec![world.suite.load_op(&keys[0], 1000)]);
+    assert_eq!(load.wait().pop().unwrap().result.unwrap(), hit(1000));
+    let save = world.suite.tier.save(&far, vec![world.suite.save_op(&world.suite.key(99), 1000)]);
+    assert_eq!(save.wait().pop().unwrap().result.unwrap(), Saved::Stored);
+    assert!(world.server.stalled() <= 8 + 16, "no more than that are beyond the limit");
 }

@@ -110,7 +110,11 @@ impl Inner {
             self.counters.reused.one();
         }
         let unsigned = request.payload == Payload::Bulk && !sign_body;
+        permit.watch(transport.silence());
         let answer = self.exchange(&mut transport, request, ahead_space).await;
+        if answer.is_ok() {
+            permit.answered(Instant::now());
+        }
         log(request, sent_at, &answer);
         let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
         let (head, early) = answer?;

@@ -41,6 +41,21 @@ enum Deadline {
     At(Instant),
 }
 
+/// Requests that were sent before the limit of their kind was cut, or for which nothing moves any more.
+/// They count no longer, so that others are sent.
+#[derive(Clone, Copy, Default, Debug)]
+#[non_exhaustive]
+pub struct BeyondLimits {
+    /// GETs and HEADs beyond [`Client::requests_limit`].
+    pub reads: usize,
+    /// PUTs and parts of uploads beyond [`Client::writes_limit`].
+    pub writes: usize,
+    /// Deletes beyond [`Client::deletes_limit`].
+    pub deletes: usize,
+    /// Those of all kinds that hang: they are beyond [`Client::requests_max`]. At most 16 of a kind.
+    pub hanging: usize,
+}
+
 /// What clones share.
 pub(crate) struct Inner {
     pub config: Config,
@@ -211,6 +226,18 @@ impl Client {
     /// How many deletes may be in flight now.
     pub fn deletes_limit(&self) -> usize {
         self.inner.limits.kind(RequestKind::Delete).current()
+    }
+
+    /// The requests in flight beyond the limits.
+    pub fn beyond_limits(&self) -> BeyondLimits {
+        let limits = &self.inner.limits;
+        let of = |kind| limits.kind(kind).beyond();
+        BeyondLimits {
+            reads: of(RequestKind::Read),
+            writes: of(RequestKind::Write),
+            deletes: of(RequestKind::Delete),
+            hanging: limits.written_off(),
+        }
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends

@@ -22,7 +22,7 @@ use crate::state::shared::{FoundObject, Shared};
 
 /// HEADs in flight.
 const HEADS_MAX: usize = 32;
-/// The longest time that the HEADs of a lookup end before its deadline.
+/// The longest time that the work of an operation ends before its deadline.
 const MARGIN_MAX: Duration = Duration::from_millis(50);
 /// The longest time that HEADs go on behind the end of a prefix, when the lookup has its answer.
 const FINISH_MAX: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ pub async fn ask(
     let mut error = None;
     let mut found = vec![Presence::Unknown; keys.len()];
     let mut heads = Heads::default();
-    let asked_until = heads_deadline(deadline);
+    let asked_until = shortly_before(deadline);
     let mut next = 0;
     // Where the lookup stops: behind the first key of a prefix that is no hit.
     let mut end = keys.len();
@@ -143,9 +143,8 @@ pub async fn ask(
     Ok(Answers { found, error })
 }
 
-/// The deadline of the HEADs of a lookup: early enough that one that hangs leaves the lookup time
-/// to answer for the other keys.
-fn heads_deadline(deadline: Instant) -> Instant {
+/// When what an operation waits for must end, so that it can answer with what it has by then.
+pub fn shortly_before(deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(Instant::now());
     // A part of what is left: a short deadline keeps most of its time.
     deadline - (left / 16).min(MARGIN_MAX)

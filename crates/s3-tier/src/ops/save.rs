@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::ops::admission_order::{AdmissionOrder, SaveOrders};
 use crate::ops::classify::{ObjectState, ReadObject, classify};
 use crate::ops::encode::{EncodedChunk, encode};
-use crate::ops::lookup::head;
+use crate::ops::lookup::{head, shortly_before};
 use crate::ops::metadata;
 use crate::ops::reserve::{SpaceReservation, reserve};
 use crate::ops::save_batch::PendingChunk;
@@ -53,9 +53,9 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
             let deadline = Instant::from_std(slot.deadline());
             let late =
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
-            // A wait for space ends before the deadline, so that a caller with a long one is not
-            // blocked by a full bucket.
-            let until = deadline.min(begun + shared.transfer.space_wait_max);
+            // A wait for space ends before the deadline: a caller with a long one is not blocked by a
+            // full bucket, and one with a short one learns that it is full.
+            let until = shortly_before(deadline).min(begun + shared.transfer.space_wait_max);
             let work = async {
                 if let Some(refusal) = shared.geometry.refusal(&op.key, op.bytes()) {
                     return Err(refusal);

@@ -15,6 +15,9 @@
 //!   term ago.
 //! - A holder lists the epochs after each renewal. If it finds a higher one, it stops.
 //!
+//! Listings of some stores lag. A claim that they do not show yet is looked for until it is too old. A
+//! lag of up to a quarter of a term makes no object look old enough to be taken over.
+//!
 //! Clocks may be wrong by any amount, and requests may take any time; the argument needs only that
 //! clocks run at about the same speed. Should it fail in spite of that, two evictors delete at most
 //! one batch too many: evictions are checked before each batch.
@@ -79,8 +82,9 @@ enum State {
     Free { epoch: u64 },
     /// A claim sent then may have succeeded.
     Unclear { epoch: u64, sent_ms: u64 },
-    /// A claim sent then succeeded; another node may have claimed a higher one meanwhile.
-    Made { epoch: u64, sent_ms: u64 },
+    /// A claim sent then succeeded; another node may have claimed a higher one meanwhile. Lists at
+    /// `list_ms`.
+    Made { epoch: u64, sent_ms: u64, list_ms: u64 },
     /// This node holds it; the last renewal that was answered was sent then. `list`: check for a
     /// higher epoch.
     Holding { epoch: u64, sent_ms: u64, list: bool, next_ms: u64 },
@@ -130,6 +134,9 @@ impl EpochLease {
             State::Following { list_ms } if now_ms < list_ms => {
                 LeaseStep::Wait { until_ms: list_ms }
             }
+            State::Made { list_ms, .. } if now_ms < list_ms => {
+                LeaseStep::Wait { until_ms: list_ms }
+            }
             State::Following { .. } | State::Made { .. } => LeaseStep::List,
             State::Free { epoch } => LeaseStep::Claim { epoch },
             State::Unclear { epoch, .. } => LeaseStep::Read { epoch },
@@ -146,7 +153,11 @@ impl EpochLease {
         self.lapse(now_ms);
         let highest = top.map_or(0, |top| top.epoch);
         self.state = match self.state {
-            State::Made { epoch, sent_ms } if epoch == highest => self.holding(epoch, sent_ms),
+            State::Made { epoch, sent_ms, .. } if epoch == highest => self.holding(epoch, sent_ms),
+            // Listings that lag do not show it yet.
+            State::Made { epoch, sent_ms, .. } if epoch > highest => {
+                State::Made { epoch, sent_ms, list_ms: self.soon(now_ms) }
+            }
             State::Holding { epoch, sent_ms, next_ms, .. } if epoch == highest => {
                 State::Holding { epoch, sent_ms, list: false, next_ms }
             }
@@ -167,7 +178,7 @@ impl EpochLease {
     pub fn claimed(&mut self, sent_ms: u64, answer: ClaimOutcome) {
         if let State::Free { epoch } = self.state {
             self.state = match answer {
-                ClaimOutcome::Ours => State::Made { epoch, sent_ms },
+                ClaimOutcome::Ours => State::Made { epoch, sent_ms, list_ms: sent_ms },
                 ClaimOutcome::Unclear => State::Unclear { epoch, sent_ms },
             };
         }
@@ -176,7 +187,10 @@ impl EpochLease {
     /// The object of an unclear claim was read; `ours` if this node made it.
     pub fn read(&mut self, now_ms: u64, ours: bool) {
         if let State::Unclear { epoch, sent_ms } = self.state {
-            self.state = if ours { State::Made { epoch, sent_ms } } else { self.following(now_ms) };
+            self.state = match ours {
+                true => State::Made { epoch, sent_ms, list_ms: now_ms },
+                false => self.following(now_ms),
+            };
         }
     }
 
@@ -191,7 +205,7 @@ impl EpochLease {
     /// A request failed: tries again soon, while that is useful.
     pub fn failed(&mut self, now_ms: u64) {
         self.lapse(now_ms);
-        let soon = now_ms + (self.term_ms / 16).max(1);
+        let soon = self.soon(now_ms);
         match &mut self.state {
             State::Following { list_ms } => *list_ms = soon,
             State::Holding { list, next_ms, .. } => (*list, *next_ms) = (false, soon),
@@ -231,6 +245,10 @@ impl EpochLease {
             || top.age_s.is_some_and(|age| {
                 age.saturating_sub(1).saturating_mul(1000) >= self.term_ms.cast_signed()
             })
+    }
+
+    fn soon(&self, now_ms: u64) -> u64 {
+        now_ms + (self.term_ms / 16).max(1)
     }
 
     fn following(&self, now_ms: u64) -> State {

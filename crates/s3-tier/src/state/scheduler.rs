@@ -3,8 +3,9 @@
 //! The client limits the requests in flight, in total and by kind: loads and lookups, saves,
 //! deletes. Above a limit requests wait here, in the queues of `RequestQueue`, and not in the client,
 //! which has no order. So what waits for a kind that the store slows down takes no permit from the
-//! others. Only one request beyond a kind's limit is let through: it waits in the client, which
-//! sends it although the others hang.
+//! others. Only one request beyond those that the client sends is let through: it waits in the
+//! client, which sends it although others hang. What was sent before the client cut a limit, or hangs,
+//! counts no longer there (`BeyondLimits`), and not here.
 //!
 //! A released permit goes to the most urgent queue, except that a queue passed over `PASSED_MAX`
 //! times goes first: no queue starves. Saves and deletes together never take the last
@@ -15,14 +16,19 @@
 //! So no permit is lost.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kvtier_core::Class;
 use kvtier_s3::Client;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// How often a queue may be passed over before it goes first.
 const PASSED_MAX: u32 = 16;
+/// How often a waiter looks whether the client sends more now.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Saves and deletes leave this part of the permits to others, and at least one.
 const RESERVED_PART: usize = 16;
 
@@ -69,12 +75,12 @@ enum LimitKind {
     Write,
 }
 
-/// The client's limits of requests in flight.
+/// How many requests the client has in flight at most, now.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Of all requests.
+    /// Of all kinds.
     total: usize,
-    /// Of one kind, now.
+    /// Of one kind.
     of_kind: usize,
 }
 
@@ -131,12 +137,17 @@ impl RequestScheduler {
             state.queues[queue as usize].push_back(permit);
             waiting
         };
-        // A waiter that left may have kept the others from being served.
-        self.dispatch();
-        match waiting.await {
-            Ok(permit) => permit,
-            // Senders are only dropped with the scheduler, which we hold.
-            Err(_) => std::future::pending().await,
+        let mut waiting = pin!(waiting);
+        loop {
+            // A waiter that left may have kept the others from being served. So may a request that
+            // hangs, until it counts no longer.
+            self.dispatch();
+            match timeout(LOOK_AGAIN, waiting.as_mut()).await {
+                Ok(Ok(permit)) => return permit,
+                // Senders are only dropped with the scheduler, which we hold.
+                Ok(Err(_)) => std::future::pending().await,
+                Err(_) => {}
+            }
         }
     }
 
@@ -170,12 +181,14 @@ impl RequestScheduler {
     }
 
     fn limits(&self, kind: LimitKind) -> Limits {
+        let client = &self.client;
+        let beyond = client.beyond_limits();
         let of_kind = match kind {
-            LimitKind::Read => self.client.requests_limit(),
-            LimitKind::Delete => self.client.deletes_limit(),
-            LimitKind::Write => self.client.writes_limit(),
+            LimitKind::Read => client.requests_limit() + beyond.reads,
+            LimitKind::Delete => client.deletes_limit() + beyond.deletes,
+            LimitKind::Write => client.writes_limit() + beyond.writes,
         };
-        Limits { total: self.client.requests_max(), of_kind }
+        Limits { total: client.requests_max() + beyond.hanging, of_kind }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 use super::read_buffer::{READ_BYTES, ReadBuffer};
 use super::receive_low_water::LowWater;
 use super::response_head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
+use super::silence::Silence;
 use super::stall_timeout::StallTimeout;
 use super::stream::Stream;
 use super::target::Target;
@@ -102,6 +103,11 @@ impl Conn {
     /// Whether it can serve another request, as far as is known.
     pub fn is_usable(&self) -> bool {
         !self.spent && self.read_buffer.is_empty()
+    }
+
+    /// Whether nothing moves on it while a request waits, for others to see.
+    pub fn silence(&self) -> &Arc<Silence> {
+        self.stall_timeout.silence()
     }
 
     /// Whether the server has closed it, or sent unrequested bytes, while it was idle.

@@ -1,9 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::body_sink::BodySink;
 use super::conn::{Conn, Sent};
 use super::h2::Http2Stream;
 use super::response_head::{BodyFraming, ResponseHead};
+use super::silence::Silence;
 use crate::error::Result;
 
 /// Carries one request. Dropping it before its end closes the connection, or the stream.
@@ -48,6 +50,14 @@ impl Transport {
         match self {
             Transport::Http1(conn) => conn.body(framing, sink, idle).await,
             Transport::Http2(stream) => stream.body(framing, sink, idle).await,
+        }
+    }
+
+    /// Whether nothing moves for the request, for others to see.
+    pub fn silence(&self) -> &Arc<Silence> {
+        match self {
+            Transport::Http1(conn) => conn.silence(),
+            Transport::Http2(stream) => &stream.silence,
         }
     }
 

@@ -9,9 +9,16 @@
 //! returned while there is a debt is forgotten instead. So permits, debt and limit always add up,
 //! and no permit is lost or created.
 //!
-//! Requests can hang until [`crate::Config::stall_max`]. If no request of a kind has started or
-//! ended for [`HUNG_AFTER`], one more is allowed, so that the kind notices a store that works
-//! again. Sessions and probes bypass the limits: other requests wait for them.
+//! Requests can hang until [`crate::Config::stall_max`]. They must not keep others from a store that
+//! works again. So a request for which nothing has moved for a second can be *written off*
+//! ([`InFlight`]): it stays in flight, and its place goes to another one.
+//!
+//! - Where no request of a kind has begun or was answered for a second and another one waits, one is
+//!   written off, and again every second.
+//! - Each prompt answer shows that the store works, and writes one off if others wait.
+//!
+//! At most [`WRITTEN_OFF_MAX`] of a kind are written off at a time. A request that is given up without
+//! an answer shows nothing. Sessions and probes bypass the limits: other requests wait for them.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +27,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::RequestKind;
+use super::in_flight::{InFlight, Places};
 use crate::counters::Counters;
+use crate::http::{SILENT_AFTER, Silence};
 use crate::local_clock::Instant;
 
 /// One cut in this time: the answers to one overload arrive together.
@@ -39,9 +48,8 @@ const SILENCE_MIN: Duration = Duration::from_millis(20);
 /// ... and at most.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Where no request of a kind has begun or ended for this long, those in flight hang: one more
-/// goes, so that the others need not wait until it is known that they never end.
-const HUNG_AFTER: Duration = Duration::from_secs(1);
+/// A waiter that found no request that hangs looks again after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Deletes and listings each have at most one permit in this many, so that hung or throttled ones
 /// leave the rest to other kinds.
@@ -94,44 +102,53 @@ impl ConcurrencyLimits {
         let limit = self.kind(kind);
         let mut waiting = pin!(self.wait_for_permit(kind));
         loop {
-            // In this order: a permit that is free is better than one beyond the limit. The timer
-            // only makes the loop look again whether the kind hangs.
+            // In this order: a place that is free is better than one of a request that may only be
+            // slow.
             tokio::select! {
                 biased;
                 permit = waiting.as_mut() => return permit,
-                spare = Arc::clone(&limit.spare).acquire_owned(), if limit.is_hung() => {
-                    let mut permit = self.bypass(kind);
-                    permit.spare = spare.ok();
-                    return permit;
-                }
-                () = tokio::time::sleep(HUNG_AFTER) => {}
+                () = tokio::time::sleep_until(limit.next_look()) => self.make_way(kind),
             }
         }
     }
 
+    /// Where nothing has moved for a request of this kind, or else of another one, that takes a place
+    /// which a waiter lacks, it is written off.
+    fn make_way(&self, kind: RequestKind) {
+        if !self.kind(kind).is_look_due(Instant::now()) {
+            return;
+        }
+        let others = self.kinds.iter().filter(|other| !Arc::ptr_eq(other, self.kind(kind)));
+        let mut kinds = std::iter::once(self.kind(kind)).chain(others);
+        drop(kinds.find_map(|kind| kind.write_off(Instant::now(), SILENT_AFTER)));
+    }
+
     async fn wait_for_permit(&self, kind: RequestKind) -> RequestPermit {
+        let limit = self.kind(kind);
         // First the kind, then the total. In the other order, requests of a kind at its limit
-        // would hold permits of the total while they wait, and other kinds would stand still.
-        let mut permit = self.kind(kind).acquire().await;
-        // The semaphores are never closed, so `ok` loses nothing.
-        permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
-        permit.limit.record_progress();
-        permit
+        // would hold places of the total while they wait, and other kinds would stand still.
+        let turn = limit.acquire().await;
+        let of_all = Arc::clone(&self.all).acquire_owned().await;
+        let of_all = of_all.expect("the semaphore is never closed");
+        turn.begin(of_all)
     }
 
     /// A permit, if one is free.
     pub fn try_acquire(&self, kind: RequestKind) -> Option<RequestPermit> {
-        let mut permit = self.kind(kind).try_acquire()?;
-        // If the total is reached, the permit of the kind is dropped here, and goes to the next
+        let turn = self.kind(kind).try_acquire()?;
+        // If the total is reached, the place of the kind is dropped here, and goes to the next
         // waiter of the kind.
-        permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
-        permit.limit.record_progress();
-        Some(permit)
+        Some(turn.begin(Arc::clone(&self.all).try_acquire_owned().ok()?))
     }
 
     /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
     pub fn bypass(&self, kind: RequestKind) -> RequestPermit {
-        RequestPermit { limit: Arc::clone(self.kind(kind)), permit: None, all: None, spare: None }
+        RequestPermit { limit: Arc::clone(self.kind(kind)), number: None }
+    }
+
+    /// How many requests of all kinds are written off now.
+    pub fn written_off(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.state().in_flight.written_off()).sum()
     }
 }
 
@@ -139,8 +156,6 @@ impl ConcurrencyLimits {
 #[derive(Debug)]
 pub struct ClassLimit {
     gate: Arc<Semaphore>,
-    /// One place on top, for when all others hang.
-    spare: Arc<Semaphore>,
     max: usize,
     state: Mutex<State>,
 }
@@ -152,49 +167,54 @@ struct State {
     debt: usize,
     successes: usize,
     last_cut: Option<Instant>,
-    /// When a request last took a place or left one.
-    last_progress: Instant,
+    /// When a waiter looks next whether a request hangs: a second after one last took a place or was
+    /// answered.
+    next_look: Instant,
     usual: Duration,
+    in_flight: InFlight,
+}
+
+/// A place among the requests of a kind. Dropped before it begins, it goes to the next waiter.
+#[derive(Debug)]
+pub struct Turn {
+    limit: Arc<ClassLimit>,
+    of_kind: Option<OwnedSemaphorePermit>,
 }
 
 /// Leave to have one request in flight.
 #[derive(Debug)]
 pub struct RequestPermit {
     limit: Arc<ClassLimit>,
-    permit: Option<OwnedSemaphorePermit>,
-    /// Its place among all kinds.
-    all: Option<OwnedSemaphorePermit>,
-    /// The place on top, where it has that.
-    spare: Option<OwnedSemaphorePermit>,
+    /// That of the request among those in flight, unless it passes the limits by.
+    number: Option<usize>,
 }
 
 impl ClassLimit {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Arc<Self> {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let last_progress = Instant::now();
-        let usual = Duration::ZERO;
-        let state =
-            State { limit: max, debt: 0, successes: 0, last_cut: None, last_progress, usual };
-        let [gate, spare] = [max, 1].map(|places| Arc::new(Semaphore::new(places)));
-        Arc::new(ClassLimit { gate, spare, max, state: Mutex::new(state) })
+        let state = State {
+            limit: max,
+            debt: 0,
+            successes: 0,
+            last_cut: None,
+            next_look: Instant::now() + SILENT_AFTER,
+            usual: Duration::ZERO,
+            in_flight: InFlight::default(),
+        };
+        Arc::new(ClassLimit { gate: Arc::new(Semaphore::new(max)), max, state: Mutex::new(state) })
     }
 
     /// Waits for its turn.
-    pub async fn acquire(self: &Arc<Self>) -> RequestPermit {
-        let permit = Arc::clone(&self.gate).acquire_owned().await.ok();
-        RequestPermit { limit: Arc::clone(self), permit, all: None, spare: None }
+    pub async fn acquire(self: &Arc<Self>) -> Turn {
+        let of_kind = Arc::clone(&self.gate).acquire_owned().await.ok();
+        Turn { limit: Arc::clone(self), of_kind }
     }
 
-    /// A permit, if one is free.
-    pub fn try_acquire(self: &Arc<Self>) -> Option<RequestPermit> {
-        let permit = Arc::clone(&self.gate).try_acquire_owned().ok()?;
-        Some(RequestPermit {
-            limit: Arc::clone(self),
-            permit: Some(permit),
-            all: None,
-            spare: None,
-        })
+    /// A place, if one is free.
+    pub fn try_acquire(self: &Arc<Self>) -> Option<Turn> {
+        let of_kind = Arc::clone(&self.gate).try_acquire_owned().ok()?;
+        Some(Turn { limit: Arc::clone(self), of_kind: Some(of_kind) })
     }
 
     /// How many may be in flight now.
@@ -229,6 +249,11 @@ impl ClassLimit {
             drop(state);
             return self.overloaded(now, counters);
         }
+        // The store works: a request that hangs leaves its place to one that waits. Not one that is
+        // slow as others are.
+        let is_full = self.gate.available_permits() == 0;
+        let min = state.usual * SLOW_TIMES;
+        let freed = is_full.then(|| state.in_flight.write_off(now, min)).flatten();
         // One more after as many successes as the limit: additive increase, once for about each
         // round trip.
         state.successes += 1;
@@ -242,6 +267,8 @@ impl ClassLimit {
                 _ => state.debt -= 1,
             }
         }
+        drop(state);
+        drop(freed);
     }
 
     /// The store asks to slow down, or does not keep up.
@@ -263,12 +290,32 @@ impl ClassLimit {
         counters.limit_cuts.one();
     }
 
-    fn record_progress(&self) {
-        self.state().last_progress = Instant::now();
+    /// How many are in flight beyond the limit: since it was cut while they were, or since they are
+    /// written off.
+    pub fn beyond(&self) -> usize {
+        let state = self.state();
+        state.debt + state.in_flight.written_off()
     }
 
-    fn is_hung(&self) -> bool {
-        self.state().last_progress.elapsed() >= HUNG_AFTER
+    /// When a waiter looks next whether a request hangs.
+    fn next_look(&self) -> Instant {
+        self.state().next_look
+    }
+
+    /// Whether that time has come. Then another waiter need not look soon.
+    fn is_look_due(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_due = now >= state.next_look;
+        if is_due {
+            state.next_look = now + LOOK_AGAIN;
+        }
+        is_due
+    }
+
+    /// Writes off a request that hangs and began `min` ago or earlier. Its places are free when what
+    /// this returns is dropped.
+    fn write_off(&self, now: Instant, min: Duration) -> Option<Places> {
+        self.state().in_flight.write_off(now, min)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -276,26 +323,73 @@ impl ClassLimit {
     }
 }
 
+impl Turn {
+    /// The request begins.
+    fn begin(mut self, of_all: OwnedSemaphorePermit) -> RequestPermit {
+        let now = Instant::now();
+        let limit = Arc::clone(&self.limit);
+        let number = self.of_kind.take().map(|of_kind| {
+            let mut state = limit.state();
+            state.next_look = now + SILENT_AFTER;
+            state.in_flight.begin(Places { of_kind, of_all }, now)
+        });
+        RequestPermit { limit, number }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(of_kind) = self.of_kind.take() {
+            let free = self.limit.state().give_back(of_kind);
+            // Not under the lock: this wakes the next waiter.
+            drop(free);
+        }
+    }
+}
+
+impl State {
+    /// A place comes back: it is free when what this returns is dropped.
+    fn give_back(&mut self, of_kind: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
+        if self.debt == 0 {
+            return Some(of_kind);
+        }
+        self.debt -= 1;
+        of_kind.forget();
+        None
+    }
+}
+
+impl RequestPermit {
+    /// The request is on a connection with this silence.
+    pub fn watch(&self, silence: &Arc<Silence>) {
+        if let Some(number) = self.number {
+            self.limit.state().in_flight.watch(number, silence);
+        }
+    }
+
+    /// The store answered.
+    pub fn answered(&self, now: Instant) {
+        self.limit.state().next_look = now + SILENT_AFTER;
+    }
+}
+
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        // Bypasses hold no permit of the kind, so they change nothing here.
-        let Some(permit) = self.permit.take() else { return };
+        // Bypasses hold no place, so they change nothing here. Neither does a request that was
+        // written off: another one has its places.
+        let Some(number) = self.number else { return };
         let mut state = self.limit.state();
-        // A waiter that got the permit of its kind and was dropped before it had one of the total
-        // has sent nothing: that is no progress.
-        if self.all.is_some() {
-            state.last_progress = Instant::now();
-        }
-        if state.debt > 0 {
-            state.debt -= 1;
-            permit.forget();
-        }
+        let Some(Places { of_kind, of_all }) = state.in_flight.end(number) else { return };
+        let free = state.give_back(of_kind);
+        drop(state);
+        drop((free, of_all));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::retry::in_flight::WRITTEN_OFF_MAX;
 
     #[test]
     fn it_is_cut_grows_back_and_loses_no_permit() {
@@ -352,42 +446,119 @@ mod tests {
         assert_eq!(free(RequestKind::Read).len(), 16, "no place is lost");
     }
 
-    /// What it comes to without any wait.
-    async fn once<F: Future + Unpin>(mut future: F) -> std::task::Poll<F::Output> {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(cx)))
-            .await
+    /// All permits of writes that there are.
+    fn all_writes(limits: &ConcurrencyLimits) -> Vec<RequestPermit> {
+        std::iter::from_fn(|| limits.try_acquire(RequestKind::Write)).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_all_hang_one_more_goes_and_no_second() {
+    async fn where_all_hang_one_more_goes_each_second_and_no_place_is_lost() {
         let limits = ConcurrencyLimits::new(16);
-        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestKind::Write)).collect();
+        let counters = Counters::default();
+        let hung = all_writes(&limits);
         let began = Instant::now();
-        let spare = tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(RequestKind::Write))
-            .await
-            .unwrap();
-        let waited = began.elapsed();
-        assert!(
-            (HUNG_AFTER..HUNG_AFTER * 2).contains(&waited),
-            "before that they do not count as hanging: {waited:?}"
-        );
-        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(RequestKind::Write)).await;
-        assert!(none.is_err(), "there is only one");
-        drop(spare);
-        // One after the other, and at once: neither is there a second look at the clock.
-        let mut one = Box::pin(limits.acquire(RequestKind::Write));
-        let mut two = Box::pin(limits.acquire(RequestKind::Write));
-        let std::task::Poll::Ready(first) = once(&mut one).await else {
-            panic!("the one place is free")
+        // A limit that was cut meanwhile changes nothing: all that are out hang.
+        (0..20).for_each(|n| {
+            limits.kind(RequestKind::Write).overloaded(began + CUT_EVERY * n, &counters)
+        });
+        let mut more = Vec::new();
+        for n in 1..=WRITTEN_OFF_MAX {
+            // It hangs as well.
+            more.push(limits.acquire(RequestKind::Write).await);
+            let (waited, due) = (began.elapsed(), SILENT_AFTER * n as u32);
+            assert!((due..due + LOOK_AGAIN * 2).contains(&waited), "{n}: {waited:?}");
+        }
+        let beyond = limits.kind(RequestKind::Write).beyond();
+        assert_eq!((limits.written_off(), beyond), (WRITTEN_OFF_MAX, 14 + WRITTEN_OFF_MAX));
+        let next = tokio::time::timeout(SILENT_AFTER * 9, limits.acquire(RequestKind::Write));
+        assert!(next.await.is_err(), "no more than the most beyond the limit");
+        drop((hung, more));
+        assert_eq!((limits.written_off(), limits.kind(RequestKind::Write).beyond()), (0, 0));
+        assert_eq!(all_writes(&limits).len(), 1, "as the limit says");
+        let succeed = || {
+            limits.kind(RequestKind::Write).succeeded(began, Duration::from_millis(1), &counters)
         };
-        assert!(once(&mut two).await.is_pending());
-        drop(first);
-        let std::task::Poll::Ready(second) = once(&mut two).await else {
-            panic!("it is free again")
+        (0..1000).for_each(|_| succeed());
+        assert_eq!(all_writes(&limits).len(), 15, "no place is lost");
+        assert_eq!(limits.all.available_permits(), 16);
+    }
+
+    /// Requests that are given up one after the other say nothing of the others.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_given_up_unanswered_puts_nothing_off() {
+        let limits = Arc::new(ConcurrencyLimits::new(16));
+        let mut hung = all_writes(&limits);
+        let counters = Counters::default();
+        let began = Instant::now();
+        (0..20).for_each(|n| {
+            limits.kind(RequestKind::Write).overloaded(began + CUT_EVERY * n, &counters)
+        });
+        let give_up = async {
+            loop {
+                tokio::time::sleep(SILENT_AFTER / 2).await;
+                hung.pop();
+            }
         };
-        drop((second, hung));
-        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestKind::Write)).collect();
-        assert_eq!(free.len(), 15, "no place is lost");
+        tokio::select! {
+            _ = limits.acquire(RequestKind::Write) => {}
+            () = give_up => {}
+        }
+        assert!(began.elapsed() < SILENT_AFTER + LOOK_AGAIN * 2, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_moves_keeps_its_place() {
+        let limits = ConcurrencyLimits::new(16);
+        let writes = all_writes(&limits);
+        let silences: Vec<_> = writes.iter().map(|_| Arc::<Silence>::default()).collect();
+        writes.iter().zip(&silences).for_each(|(permit, silence)| permit.watch(silence));
+        let mut next = pin!(limits.acquire(RequestKind::Write));
+        let long = SILENT_AFTER * 20;
+        assert!(tokio::time::timeout(long, &mut next).await.is_err(), "long uploads");
+        silences[7].begin();
+        let one = tokio::time::timeout(SILENT_AFTER, &mut next).await;
+        assert!(one.is_ok(), "one of them stopped");
+        let counts = (limits.written_off(), limits.all.available_permits());
+        assert_eq!(counts, (1, 1), "its places went over, and no others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn prompt_answers_write_off_what_hangs_and_not_what_is_slow_as_usual() {
+        let limits = ConcurrencyLimits::new(16);
+        let counters = Counters::default();
+        let usual = Duration::from_millis(20);
+        let writes = limits.kind(RequestKind::Write);
+        let hung = all_writes(&limits);
+        writes.succeeded(Instant::now(), usual, &counters);
+        assert_eq!(limits.written_off(), 0, "none hangs yet");
+        tokio::time::advance(SILENT_AFTER * 2).await;
+        for n in 1..=5 {
+            // Each success makes way for one: what waits is served as fast as it is answered.
+            writes.succeeded(Instant::now(), usual, &counters);
+            let one = limits.try_acquire(RequestKind::Write);
+            assert!(one.is_some() && limits.written_off() == n);
+            std::mem::forget(one);
+        }
+        drop(hung);
+        // A store that always needs two seconds: what has waited three does not hang.
+        let limits = ConcurrencyLimits::new(16);
+        let writes = limits.kind(RequestKind::Write);
+        let slow = SILENT_AFTER * 2;
+        writes.succeeded(Instant::now(), slow, &counters);
+        let busy = all_writes(&limits);
+        tokio::time::advance(SILENT_AFTER * 3).await;
+        writes.succeeded(Instant::now(), slow, &counters);
+        assert_eq!((limits.written_off(), busy.len()), (0, 15));
+    }
+
+    /// Loads that hang take all places; writes, which have places of their kind, are sent all the same.
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_is_not_kept_from_the_store_by_another_that_hangs() {
+        let limits = ConcurrencyLimits::new(16);
+        let loads: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestKind::Read)).collect();
+        assert_eq!(loads.len(), 16);
+        let write = limits.acquire(RequestKind::Write);
+        assert!(tokio::time::timeout(SILENT_AFTER * 2, write).await.is_ok());
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod breaker;
 mod budget;
 mod classify;
 mod concurrency;
+mod in_flight;
 mod request_kind;
 
 use crate::error::Error;

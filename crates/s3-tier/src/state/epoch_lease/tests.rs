@@ -396,3 +396,31 @@ fn a_claim_whose_maker_died_is_followed_within_two_terms() {
         );
     }
 }
+
+#[test]
+fn a_claim_that_listings_do_not_show_yet_is_looked_for_until_it_is_too_old() {
+    let top = |epoch| Some(TopEpoch { epoch, age_s: Some(30), unchanged_ms: 0, free: epoch == 6 });
+    let claimed = || {
+        let mut lease = lease_that_looks(0);
+        lease.listed(0, top(6));
+        assert_eq!(lease.next(0), LeaseStep::Claim { epoch: 7 });
+        lease.claimed(0, ClaimOutcome::Ours);
+        assert_eq!(lease.next(1), LeaseStep::List, "at once");
+        lease.listed(10, top(6));
+        assert!(!lease.may_act(10), "others cannot see it either");
+        let until_ms = 10 + TERM_MS / 16;
+        assert_eq!(lease.next(10), LeaseStep::Wait { until_ms });
+        assert_eq!(lease.next(until_ms), LeaseStep::List);
+        lease
+    };
+    let mut lease = claimed();
+    lease.listed(TERM_MS / 4, top(7));
+    assert!(lease.may_act(TERM_MS / 4));
+    let mut lease = claimed();
+    lease.listed(TERM_MS / 4, top(8));
+    assert!(!lease.may_act(TERM_MS / 4) && lease.unreleased().is_none(), "a higher one ends it");
+    let mut lease = claimed();
+    lease.listed(TERM_MS / 2, top(7));
+    assert!(!lease.may_act(TERM_MS / 2), "it may not act any more, and follows");
+    assert!(matches!(lease.next(TERM_MS / 2), LeaseStep::Wait { .. } | LeaseStep::Claim { .. }));
+}

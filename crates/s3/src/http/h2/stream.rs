@@ -9,11 +9,11 @@ use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use tokio::task::coop;
-use tokio::time::timeout;
 
 use super::super::body_sink::BodySink;
 use super::super::conn::Sent;
 use super::super::response_head::{BodyFraming, ResponseHead};
+use super::super::silence::Silence;
 use super::connection::Http2Connection;
 use super::send_buffers::{self, FramePiece};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +33,8 @@ pub struct Http2Stream {
     body: Option<RecvStream>,
     began: Instant,
     received: bool,
+    /// Whether nothing moves for it.
+    pub silence: Arc<Silence>,
     /// Whether the connection had served before.
     pub reused: bool,
     /// Object bytes that were copied.
@@ -70,6 +72,7 @@ impl Http2Stream {
             body,
             began,
             received: false,
+            silence: Arc::default(),
             reused,
             copied: 0,
             end,
@@ -97,7 +100,7 @@ impl Http2Stream {
         let request = self.request.take().expect("a request is written before it is sent");
         let mut connection = self.connection.sender();
         // The server may have lowered its limit of streams since this connection was picked.
-        let ready = timeout(idle, poll_fn(|cx| connection.poll_ready(cx))).await;
+        let ready = self.silence.timeout(idle, poll_fn(|cx| connection.poll_ready(cx))).await;
         let ready = ready.map_err(|_| self.stalled("the server takes no request", idle))?;
         let opened = ready.and_then(|()| connection.send_request(request, body.is_empty()));
         let (answer, sender) = opened.map_err(|e| {
@@ -111,14 +114,15 @@ impl Http2Stream {
     }
 
     async fn send_body(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
+        let silence = Arc::clone(&self.silence);
         let mut left = body;
         while !left.is_empty() {
-            let capacity =
-                match timeout(idle, poll_fn(|cx| self.poll_capacity_for(cx, left.len()))).await {
-                    Ok(Some(capacity)) => capacity.map_err(|e| self.failed("sending", e))?,
-                    Ok(None) => return Ok(Sent::Early),
-                    Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
-                };
+            let capacity = poll_fn(|cx| self.poll_capacity_for(cx, left.len()));
+            let capacity = match silence.timeout(idle, capacity).await {
+                Ok(Some(capacity)) => capacity.map_err(|e| self.failed("sending", e))?,
+                Ok(None) => return Ok(Sent::Early),
+                Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
+            };
             let (piece, rest) =
                 // In pieces: each is copied, since the library owns what waits to be sent.
                 left.split_at(capacity.min(left.len()).min(send_buffers::BYTES_MAX));
@@ -169,7 +173,7 @@ impl Http2Stream {
     pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<ResponseHead> {
         let answer = match (self.early.take(), &mut self.answer) {
             (Some(answer), _) => answer,
-            (None, Some(answer)) => match timeout(idle, answer).await {
+            (None, Some(answer)) => match self.silence.timeout(idle, answer).await {
                 Ok(answer) => answer,
                 Err(_) => return Err(self.stalled("the server sends nothing", idle)),
             },
@@ -200,7 +204,7 @@ impl Http2Stream {
             _ => u64::MAX,
         };
         loop {
-            let piece = match timeout(idle, body.data()).await {
+            let piece = match self.silence.timeout(idle, body.data()).await {
                 Ok(None) => break,
                 Ok(Some(Ok(piece))) => piece,
                 // The library counts too, and ends the stream when there is too much or too little.

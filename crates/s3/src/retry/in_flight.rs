@@ -1,0 +1,97 @@
+//! The requests of one kind in flight, each with the places that it takes. A request that hangs can be
+//! written off: it stays in flight, and another one gets its places.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::http::{SILENT_AFTER, Silence};
+use crate::local_clock::Instant;
+
+/// So many requests of a kind are written off at most: a client sends no more beyond its limits.
+pub const WRITTEN_OFF_MAX: usize = 16;
+
+/// The places of a request: among its kind, and among all kinds.
+#[derive(Debug)]
+pub struct Places {
+    pub of_kind: OwnedSemaphorePermit,
+    pub of_all: OwnedSemaphorePermit,
+}
+
+/// The requests of one kind. It allocates only while they become more than ever.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    requests: Vec<Option<InFlightRequest>>,
+    /// Where `requests` has none.
+    free: Vec<usize>,
+    written_off: usize,
+}
+
+#[derive(Debug)]
+struct InFlightRequest {
+    since: Instant,
+    /// Of its connection, once it has one.
+    silence: Option<Arc<Silence>>,
+    /// `None` if it is written off.
+    places: Option<Places>,
+}
+
+impl InFlightRequest {
+    /// Whether nothing has moved for it for a second, and it began `min` ago or earlier.
+    fn hangs(&self, now: Instant, min: Duration) -> bool {
+        let is_old = now.saturating_duration_since(self.since) >= min.max(SILENT_AFTER);
+        is_old && self.silence.as_ref().is_none_or(|silence| silence.is_on())
+    }
+}
+
+impl InFlight {
+    /// A request begins. The number is that for [`InFlight::end`].
+    pub fn begin(&mut self, places: Places, now: Instant) -> usize {
+        let request = Some(InFlightRequest { since: now, silence: None, places: Some(places) });
+        match self.free.pop() {
+            Some(number) => {
+                self.requests[number] = request;
+                number
+            }
+            None => {
+                self.requests.push(request);
+                self.requests.len() - 1
+            }
+        }
+    }
+
+    /// It is on a connection with this silence.
+    pub fn watch(&mut self, number: usize, silence: &Arc<Silence>) {
+        silence.end();
+        if let Some(Some(request)) = self.requests.get_mut(number) {
+            request.silence = Some(Arc::clone(silence));
+        }
+    }
+
+    /// It ends: its places, unless it was written off.
+    pub fn end(&mut self, number: usize) -> Option<Places> {
+        let request = self.requests.get_mut(number).and_then(Option::take)?;
+        self.free.push(number);
+        self.written_off -= usize::from(request.places.is_none());
+        request.places
+    }
+
+    /// Writes off the oldest request that hangs and began `min` ago or earlier: its places.
+    pub fn write_off(&mut self, now: Instant, min: Duration) -> Option<Places> {
+        if self.written_off >= WRITTEN_OFF_MAX {
+            return None;
+        }
+        let requests = self.requests.iter_mut().flatten();
+        let oldest = requests
+            .filter(|request| request.places.is_some() && request.hangs(now, min))
+            .min_by_key(|request| request.since)?;
+        self.written_off += 1;
+        oldest.places.take()
+    }
+
+    /// How many are written off.
+    pub fn written_off(&self) -> usize {
+        self.written_off
+    }
+}
