@@ -79,6 +79,9 @@ fn lossy_settings_and_chunks_are_named() {
     assert!(setting["found"].as_str().unwrap().contains("fp8 is lossy"), "{found}");
     assert!(setting["advice"].is_string());
     assert_eq!(finding(&found, "lossy chunks").unwrap()["found"], "1 of 2", "{found}");
+    let found = run(&["doctor", "gds", kv, "--config", &fp8], None);
+    let lossy = finding(&found, "lossy chunks").unwrap();
+    assert_eq!((&lossy["found"], &lossy["good"]), (&"1 of 2".into(), &false.into()), "{found}");
     // LMCache's own file needs no option; one that is named is read instead.
     let found = run(&["doctor", "file", kv], Some(cachegen.as_ref()));
     let setting = finding(&found, "lossy settings").unwrap();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Bench, LEN, MIB, clean, encrypts, foreign_stream, set_later};
 use kvtier_core::{Ctx, ErrorKind, Load, Loaded, MissReason, Saved, Tier};
 use kvtier_fakegpu::{Fakes, HeldStreams, Report};
+use kvtier_gds::Proof;
 use kvtier_mem::{Arena, ArenaConfig, Lease};
 
 /// The memory of a load: the file of a chunk, and its decoded bytes.
@@ -115,6 +116,28 @@ fn a_damaged_encoded_chunk_is_no_hit_in_gpu_memory() {
         }
         assert_eq!(bench.counter("uploaded_bytes"), 0);
     });
+}
+
+#[test]
+fn an_encoded_chunk_is_verified_whatever_proof_says() {
+    let body = || {
+        // cuFile works here, and would load a plain chunk without a look at its bytes.
+        let plain = Bench::direct(|config| config.proof = Proof::Off);
+        plain.round_trip(1, LEN);
+        assert_eq!(plain.counter("unverified_loads"), 1);
+        let bench = Bench::direct(|config| {
+            encrypts(config);
+            config.proof = Proof::Off;
+        });
+        bench.round_trip(1, LEN);
+        let file = std::fs::File::options().read(true).write(true).open(bench.file()).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 4096).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], 4096).unwrap();
+        assert_missed(&bench.load(&bench.key(1), LEN), MissReason::Corrupt);
+        assert_eq!(bench.counter("unverified_loads"), 0);
+    };
+    clean("an_encoded_chunk_is_verified_whatever_proof_says", &Fakes::new(), body);
 }
 
 #[test]

@@ -27,12 +27,30 @@ fn bucket(settings: &str) -> String {
     format!(r#"{{"type":"s3","s3_endpoint":"s3://b","s3_region":"r",{settings}}}"#)
 }
 
+/// A GPU tier with these settings.
+#[cfg(feature = "gds")]
+fn gpu(settings: &str) -> String {
+    format!(r#"{{"type":"gds","path":"/kv","bytes":"1MiB",{settings}}}"#)
+}
+
+/// A tier of each type that encodes, with these settings.
+fn all(settings: &str) -> Vec<String> {
+    vec![
+        file(settings),
+        #[cfg(feature = "gds")]
+        gpu(settings),
+        bucket(settings),
+    ]
+}
+
 /// The encoding of a configuration of one tier.
 fn read(tier: &str) -> Result<EncodingSpec, String> {
     let text = format!(r#"{{"tiers":[{tier}]}}"#);
     let read = ConfigReader::new().text(&text, "kv.json").map_err(|e| e.to_string())?;
     Ok(match &read.config.tiers[0] {
         TierSpec::File(spec) => spec.encoding.clone(),
+        #[cfg(feature = "gds")]
+        TierSpec::Gds(spec) => spec.file.encoding.clone(),
         TierSpec::S3(spec) => spec.encoding.clone(),
         other => panic!("{other:?}"),
     })
@@ -52,7 +70,7 @@ fn encodings_are_names_or_objects_in_every_tier_that_has_them() {
         "old_keys":[{"key_file":"/k/1","key_id":1}]}],"encode_bytes":"64MiB""#;
     let key = EncryptionKey::new(2, KeySource::Command(vec!["vault".into(), "x".into()]));
     let old = EncryptionKey::new(1, KeySource::File("/k/1".into()));
-    for tier in [file(settings), bucket(settings)] {
+    for tier in all(settings) {
         let spec = read(&tier).unwrap();
         let expected = [
             EncodingStage::Bf16Split { element_type: None },
@@ -68,7 +86,7 @@ fn encodings_are_names_or_objects_in_every_tier_that_has_them() {
     let spec = read(&bucket(r#""decode_keys":[{"key_file":"/k/1","key_id":1}]"#)).unwrap();
     assert_eq!((spec.stages.len(), spec.decode_keys), (0, vec![old]));
     for none in [r#""encode":[]"#, r#""encode":null,"decode_keys":null,"encode_bytes":null"#] {
-        assert!(read(&file(none)).unwrap().is_empty() && read(&bucket(none)).unwrap().is_empty());
+        assert!(all(none).iter().all(|tier| read(tier).unwrap().is_empty()));
     }
 }
 
@@ -116,7 +134,7 @@ fn wrong_encodings_say_what_and_where_and_show_no_key() {
         (r#""encode":["zstd"],"encode_bytes":0"#.to_owned(), "encode_bytes"),
     ];
     for (settings, says) in cases {
-        for tier in [file(&settings), bucket(&settings)] {
+        for tier in all(&settings) {
             let e = read(&tier).unwrap_err();
             assert!(e.contains(says) && e.contains("kv.json: tiers[0]"), "{settings}: {e}");
             assert!(!e.contains(&KEY[..8]), "{e}");
@@ -127,7 +145,7 @@ fn wrong_encodings_say_what_and_where_and_show_no_key() {
 #[test]
 fn a_lossy_encoding_is_named_in_descriptions_and_warnings() {
     let settings = r#""encode":[{"name":"cachegen","layers":32,"kv_width":1024},"zstd"]"#;
-    for tier in [file(settings), bucket(settings)] {
+    for tier in all(settings) {
         let spec = read(&tier).unwrap();
         assert_eq!(spec.stages[0], EncodingStage::CacheGen(CacheGenSpec::new(32, 1024)));
         assert!(spec.is_lossy() && spec.open().unwrap().is_lossy());
@@ -148,7 +166,7 @@ fn a_lossy_encoding_is_named_in_descriptions_and_warnings() {
 fn only_layout_kvtier_encodes() {
     for settings in [r#""encode":["zstd"]"#, r#""decode_keys":[{"key_id":1,"key_file":"/k"}]"#] {
         let foreign = format!(r#"{settings},"layout":"lmcache-mp""#);
-        for tier in [file(&foreign), bucket(&foreign)] {
+        for tier in all(&foreign) {
             let e = read(&tier).unwrap_err();
             assert!(e.contains("lmcache-mp") && e.contains("tiers[0]"), "{e}");
             let text = format!(r#"{{"tiers":[{tier}]}}"#);
@@ -156,7 +174,7 @@ fn only_layout_kvtier_encodes() {
             assert!(opened.unwrap_err().to_string().contains("lmcache-mp"));
         }
         let host = format!(r#"{{"type":"host","bytes":1,{settings}}}"#);
-        assert!(read(&host).unwrap_err().contains("`file` and `s3`"));
+        assert!(read(&host).unwrap_err().contains("`file`, `gds` and `s3`"));
     }
     // Without `layout` an object of LMCache's has LMCache's own.
     let adapter = bucket(r#""encode":["zstd"]"#);

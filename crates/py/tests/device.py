@@ -118,9 +118,9 @@ class Dl:
         return NEW(ctypes.addressof(self.tensor), b"dltensor", ctypes.cast(Dl.destroy, ctypes.c_void_p))
 
 
-def store():
+def store(**more):
     tier = {"type": "gds", "path": os.environ["KVTIER_PLACE"], "bytes": 1 << 26, "free_min": 0}
-    return Store(tiers=[{**tier, "piece": "64KiB", "buffers": "1MiB", "staging": "4MiB"}])
+    return Store(tiers=[{**tier, "piece": "64KiB", "buffers": "1MiB", "staging": "4MiB", **more}])
 
 
 def key(n):
@@ -144,6 +144,34 @@ def round_trip():
         assert asyncio.run(tiers.aload([key(3)], [wide])) == [len(halves)]
         assert target.read()[: len(halves)] == halves
         assert tiers.status().counters["fetched_bytes"] == LEN
+    source.free()
+    target.free()
+
+
+def encoded():
+    path = os.environ["KVTIER_PLACE"] + ".key"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(os.urandom(32).hex())
+    master = {"key_file": path, "key_id": 7}
+    # Half of it is compressible.
+    data = os.urandom(LEN // 2) + b"\0" * (LEN - LEN // 2)
+    source, target = Memory(LEN, data), Memory(LEN + 100, b"\0" * (LEN + 100))
+    with store(encode=["zstd", {"name": "aes-256-gcm", **master}], encode_bytes="8MiB") as tiers:
+        assert tiers.save([key(1)], [Array(source)]) == [True]
+        assert tiers.load([key(1)], [Array(target)]) == [LEN]
+        assert target.read() == data + b"\0" * 100
+        counters = tiers.status().counters
+        assert counters["encoded_raw_bytes"] == counters["fetched_bytes"] == counters["uploaded_bytes"] == LEN
+        assert counters["encoded_stored_bytes"] < 0.6 * LEN, counters
+    # Another process that has the key loads it, into GPU and host memory; one without it misses.
+    with store(decode_keys=[master]) as tiers:
+        into = bytearray(LEN)
+        assert tiers.load([key(1), key(1)], [Array(target), into]) == [LEN, LEN]
+        assert bytes(into) == data
+    with store() as tiers:
+        assert tiers.load([key(1)], [Array(target)]) == [None]
+        assert tiers.status().counters["misses_key"] == 1
+    refused(store, "lmcache-gds", encode=["zstd"], layout="lmcache-gds", shape="2x2x256x8")
     source.free()
     target.free()
 
@@ -178,9 +206,9 @@ def streams(gpu):
     cuda("cuStreamDestroy_v2", stream)
 
 
-def refused(call, what, *args):
+def refused(call, what, *args, **more):
     try:
-        call(*args)
+        call(*args, **more)
     except (ValueError, errors.Error) as e:
         assert what in str(e), e
         return

@@ -59,6 +59,9 @@ class OverAStandIn(unittest.TestCase):
     def test_chunks_saved_from_a_gpu_load_into_gpu_and_host_memory(self):
         self.run_there("round_trip")
 
+    def test_a_tier_that_encodes_stores_chunks_of_a_gpu_and_returns_them(self):
+        self.run_there("encoded")
+
     def test_memory_is_accessed_after_the_work_of_its_stream(self):
         self.run_there("streams", FAKEGPU_DELAY_US="20000")
 

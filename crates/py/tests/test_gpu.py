@@ -118,7 +118,7 @@ class OnAGpu(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout.split()), (0, ["done"]), done.stdout + done.stderr)
 
     def test_the_tests_over_the_stand_in_run_on_a_gpu(self):
-        for name in ("round_trip", "streams", "refusals", "capsules"):
+        for name in ("round_trip", "encoded", "streams", "refusals", "capsules"):
             with self.subTest(name), tempfile.TemporaryDirectory() as place:
                 script = pathlib.Path(__file__).parent / "device.py"
                 done = subprocess.run(

@@ -7,14 +7,15 @@ use anyhow::{Context, Result};
 use kvtier::byte_size::format;
 use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::core::{Ctx, Digest, Key, Load, Namespace, Save};
-use kvtier::file::inspect::{Directory, Medium, Scratch, Summary};
+use kvtier::file::inspect::{Medium, Scratch, Summary};
 use kvtier::file::{EngineKind, FileConfig, FileTier};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier::{Observe, Tier};
 use serde_json::Value;
 
 use super::finding::{self, Finding};
-use super::lossy::{self, LossyArgs};
+use super::lossy::LossyArgs;
+use super::stored;
 use crate::json::{self, json};
 
 /// `kvtier doctor file`.
@@ -36,7 +37,7 @@ const CHUNKS: u64 = 16;
 pub fn run(args: &DoctorFileArgs) -> Result<()> {
     super::exists(&args.path)?;
     let lossy = args.lossy.findings()?;
-    let sum = summary(&args.path);
+    let sum = stored::summary(&args.path);
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
     let mount = mount_of(&args.path);
     let memlock = limit("Max locked memory");
@@ -45,7 +46,7 @@ pub fn run(args: &DoctorFileArgs) -> Result<()> {
     findings.push(engine(&rate));
     findings.extend(unnameable(&args.path));
     findings.extend(lossy);
-    findings.extend(lossy::stored(&sum));
+    findings.extend(stored::lossy(&sum));
     let chosen = settings(&args.path, &sum, &medium, &rate);
     let settings: Value = chosen.iter().map(|c| (c.key.to_owned(), c.value.clone())).collect();
     if args.json {
@@ -94,19 +95,6 @@ fn settings(path: &Path, sum: &Summary, medium: &Medium, rate: &FileRates) -> Ve
         because("bytes", json!(cap.0), cap.1),
         because("engine", json!(engine.0), engine.1),
     ]
-}
-
-/// What is in the directory already.
-fn summary(path: &Path) -> Summary {
-    let guessed = || {
-        Directory::detect_layout(path)
-            .ok()
-            .flatten()
-            .and_then(|layout| Directory::open_as(path, layout).ok())
-    };
-    // A directory without a manifest may still have chunks of LMCache's, which count as ours.
-    let dir = Directory::open(path).ok().or_else(guessed);
-    dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default()
 }
 
 /// The cap in bytes and why: existing chunks take space that the cap covers.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::finding::{self, Finding};
 use super::lossy::LossyArgs;
+use super::stored;
 use crate::json::{self, json};
 
 /// `kvtier doctor gds`.
@@ -31,7 +32,10 @@ pub struct DoctorGdsArgs {
 /// Looks at each thing that decides, and prints what it found.
 pub fn run(args: &DoctorGdsArgs) -> Result<()> {
     super::exists(&args.path)?;
-    let lossy = args.lossy.findings()?;
+    let mut others = args.lossy.findings()?;
+    let sum = stored::summary(&args.path);
+    others.extend(stored::lossy(&sum));
+    others.extend(stored::encoded(&sum));
     let mut config = GdsConfig::new(&args.path, 0);
     config.cufile_library = args.cufile_library.clone();
     let found = diagnose(&config, args.gpu);
@@ -39,10 +43,10 @@ pub fn run(args: &DoctorGdsArgs) -> Result<()> {
         let list = found
             .iter()
             .map(|step| json!({ "what": step.name, "found": step.detail, "good": step.passed }));
-        let lossy = lossy.iter().map(
+        let others = others.iter().map(
             |one| json!({ "what": one.what, "found": one.found, "good": one.advice.is_none() }),
         );
-        let list: Vec<Value> = list.chain(lossy).collect();
+        let list: Vec<Value> = list.chain(others).collect();
         return crate::stdout::line(
             &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list })
                 .to_string(),
@@ -52,5 +56,5 @@ pub fn run(args: &DoctorGdsArgs) -> Result<()> {
         let sign = if step.passed { "" } else { "! " };
         finding::print(step.name, &format!("{sign}{}", step.detail))
     })?;
-    lossy.iter().try_for_each(Finding::print)
+    others.iter().try_for_each(Finding::print)
 }

@@ -1,10 +1,8 @@
-//! Whether loaded chunks differ from what the model computed: by the settings in force, and by the
-//! chunks that are there.
+//! Whether loaded chunks differ from what the model computed, by the settings in force.
 
 use std::path::PathBuf;
 
 use kvtier::config::ConfigReader;
-use kvtier::file::inspect::Summary;
 
 use super::finding::Finding;
 use crate::BadInput;
@@ -50,12 +48,4 @@ impl LossyArgs {
     }
 }
 
-const ADVICE: &str = "loads do not give the bytes that were saved; compare the model's answers before you serve with it";
-
-/// Chunks in a directory that went through a lossy stage.
-pub fn stored(sum: &Summary) -> Option<Finding> {
-    (sum.lossy > 0).then(|| {
-        Finding::new("lossy chunks", format!("{} of {}", sum.lossy, sum.chunks))
-            .advising(true, ADVICE)
-    })
-}
+pub(super) const ADVICE: &str = "loads do not give the bytes that were saved; compare the model's answers before you serve with it";

@@ -6,6 +6,7 @@ mod gds;
 mod lossy;
 mod s3;
 mod shm;
+mod stored;
 
 use std::path::Path;
 

@@ -57,12 +57,8 @@ impl Config {
                 );
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
-            if let Some(layout) = foreign_layout_of_encoding(tier) {
-                let what = format!(
-                    "{} encodes, and its layout is {layout}, whose readers expect chunks as they are; leave `encode` and `decode_keys` out, \
-                     or set `layout` to kvtier",
-                    self.title(at)
-                );
+            if let Some(why) = why_it_cannot_encode(tier) {
+                let what = format!("{} encodes, and {why}", self.title(at));
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
             let medium = medium(tier);
@@ -109,14 +105,36 @@ impl Config {
     }
 }
 
+/// Why a tier that is to encode or decode cannot do so, and what to change.
+fn why_it_cannot_encode(tier: &TierSpec) -> Option<String> {
+    if let Some(layout) = foreign_layout_of_encoding(tier) {
+        return Some(format!(
+            "its layout is {layout}, whose readers expect chunks as they are; leave `encode` and `decode_keys` out, \
+             or set `layout` to kvtier"
+        ));
+    }
+    #[cfg(feature = "gds")]
+    if let TierSpec::Gds(spec) = tier
+        && spec.gpu.cufile == Some(kvtier_gds::CufileMode::Require)
+        && spec.file.encoding.encrypts()
+    {
+        // Of the chunks that it stores, none would ever be loaded by cuFile.
+        return Some(
+            "its chunks are decrypted in host memory, past which `cufile: require` demands to load them; \
+             set `cufile` to auto or off, or leave aes-256-gcm out"
+                .to_owned(),
+        );
+    }
+    None
+}
+
 /// The layout of a tier that is to encode or decode, where it is another program's.
 fn foreign_layout_of_encoding(tier: &TierSpec) -> Option<String> {
     match tier {
         #[cfg(feature = "file")]
-        TierSpec::File(spec) => spec
-            .layout
-            .filter(|layout| layout.is_foreign() && !spec.encoding.is_empty())
-            .map(|layout| layout.to_string()),
+        TierSpec::File(spec) => foreign_layout_of_encoded_files(spec),
+        #[cfg(feature = "gds")]
+        TierSpec::Gds(spec) => foreign_layout_of_encoded_files(&spec.file),
         #[cfg(feature = "s3")]
         TierSpec::S3(spec) => {
             let is_own = spec.layout == kvtier_s3_tier::Layout::Kvtier;
@@ -124,6 +142,12 @@ fn foreign_layout_of_encoding(tier: &TierSpec) -> Option<String> {
         }
         _ => None,
     }
+}
+
+#[cfg(feature = "file")]
+fn foreign_layout_of_encoded_files(spec: &super::FileSpec) -> Option<String> {
+    let layout = spec.layout.filter(|layout| layout.is_foreign() && !spec.encoding.is_empty());
+    layout.map(|layout| layout.to_string())
 }
 
 fn medium(tier: &TierSpec) -> Option<TierMedium> {

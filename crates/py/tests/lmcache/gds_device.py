@@ -120,6 +120,18 @@ class OnGpu(Gds):
         self.assertEqual((self.on_device(engine), self.pinned(engine)), (0, 0))
         self.stop()
 
+    def test_a_tier_that_encodes_takes_the_type_from_lmcaches_keys(self):
+        tier = {"type": "gds", "path": self.dir, "bytes": "64MiB", "free_min": 0, "encode": ["bf16-split"]}
+        extra = {f"{PLACE}.gds_path": None, f"{PLACE}.bytes": None, f"{PLACE}.tiers": [tier], f"{PLACE}.save_from": "gpu"}
+        self.engine_now = engine = self.engine(extra, gds_buffer_size=1)
+        tokens, kinds = self.saved(engine), self.watched()
+        self.assertEqual((self.counter(engine, "encoded_chunks"), self.counter(engine, "fetched_bytes")), (3, 3 * CHUNK_BYTES))
+        self.assertLess(self.counter(engine, "encoded_stored_bytes"), 0.95 * 3 * CHUNK_BYTES)
+        self.whole(tokens, len(tokens))
+        self.assertEqual(kinds, {DeviceObj})
+        self.assertEqual((self.counter(engine, "decoded_chunks"), self.counter(engine, "uploaded_bytes")), (3, 3 * CHUNK_BYTES))
+        self.stop()
+
     def test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu(self):
         self.engine_now = engine = self.engine({f"{PLACE}.save_from": "gpu"}, gds_buffer_size=1)
         tokens = self.saved(engine)

@@ -201,6 +201,8 @@ class Plugin(Gds):
             (r"kvtier.byte'\].*no such setting.*write 'storage_plugin.kvtier.bytes'", {f"{PLACE}.byte": "1GiB"}, {}),
             (r"'kvtier.gds_shap'\].*write 'kvtier.gds_shape'", {"kvtier.gds_shap": "2x4x16x64"}, {}),
             ("bytes'. is the cap of gds_path", {f"{PLACE}.gds_path": None, f"{PLACE}.tiers": [self.tier()]}, {}),
+            # Files of LMCache's own layout hold chunks as they are.
+            (r"kvtier.encode'\].*no such setting", {f"{PLACE}.encode": ["zstd"]}, {}),
             ("HOST:PORT", {f"{PLACE}.metrics": "9464"}, {}),
             ("2 of storage_plugins", self.second(), {"storage_plugins": ["kvtier", "other"]}),
         ]:
@@ -347,6 +349,9 @@ class OnStandIn(unittest.TestCase):
 
     def test_saves_take_memory_of_the_gpu(self):
         self.run_there("test_saves_take_memory_of_the_gpu")
+
+    def test_a_tier_that_encodes_takes_the_type_from_lmcaches_keys(self):
+        self.run_there("test_a_tier_that_encodes_takes_the_type_from_lmcaches_keys")
 
     def test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu(self):
         self.run_there("test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu")

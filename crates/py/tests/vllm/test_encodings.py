@@ -44,16 +44,19 @@ class Encodings(Case):
             self.assertTrue((tier.memory.array[row] == normal_bf16(n, scene.ROW).view(np.int8)).all())
 
     def test_chunks_of_bf16_are_stored_smaller_and_come_back_exactly(self):
-        numbers = list(range(4))
-        tier = self.open([self.file(**SPLIT)])
-        self.store_normal(tier, numbers)
-        chunks, share = self.encoded(tier._core.tiers)
-        self.assertEqual(chunks, 4)
-        self.assertLess(share, 0.7)
-        self.assert_loads_normal(tier, numbers)
-        # Another process reads them too, whatever it encodes itself.
-        tier.shutdown()
-        self.assert_loads_normal(self.open(), numbers)
+        for first, kind in ((0, "file"), (4, "gds")):
+            numbers = list(range(first, first + 4))
+            tier = self.open([self.file(**{**SPLIT, "type": kind})])
+            self.store_normal(tier, numbers)
+            chunks, share = self.encoded(tier._core.tiers)
+            self.assertEqual(chunks, 4, kind)
+            self.assertLess(share, 0.7)
+            self.assert_loads_normal(tier, numbers)
+            # Another process reads them too, whatever it encodes itself.
+            tier.shutdown()
+            tier = self.open()
+            self.assert_loads_normal(tier, numbers)
+            tier.shutdown()
 
     def test_chunks_of_mixed_types_are_stored_as_they_are(self):
         tier = self.open([self.file(**SPLIT)], spec=config(dtype="nvfp4"))

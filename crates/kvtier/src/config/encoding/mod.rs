@@ -96,6 +96,11 @@ impl EncodingSpec {
         self.cachegen().is_some()
     }
 
+    /// Whether every chunk is encrypted when it is saved.
+    pub fn encrypts(&self) -> bool {
+        self.stages.iter().any(|stage| matches!(stage, EncodingStage::Aes256Gcm { .. }))
+    }
+
     fn cachegen(&self) -> Option<CacheGenSpec> {
         self.stages.iter().find_map(|stage| match stage {
             EncodingStage::CacheGen(spec) => Some(*spec),

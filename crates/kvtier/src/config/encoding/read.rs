@@ -59,8 +59,7 @@ impl EncodingSpec {
 /// What the settings must be together.
 fn check(spec: &EncodingSpec) -> Result<(), String> {
     spec.chain(&Keyring::new().into()).map_err(|e| format!("encode: {e}"))?;
-    let encrypts = spec.stages.iter().any(|stage| matches!(stage, EncodingStage::Aes256Gcm { .. }));
-    if encrypts && !spec.decode_keys.is_empty() {
+    if spec.encrypts() && !spec.decode_keys.is_empty() {
         return Err("decode_keys is for a tier that does not encrypt: write these keys as `old_keys` of aes-256-gcm".into());
     }
     let ids: Vec<u32> = spec.keys().map(|key| key.id).collect();

@@ -162,9 +162,11 @@ fn own_type(name: &str, value: &Value) -> Result<TierSpec, String> {
         _ if encoding.is_empty() => (),
         #[cfg(feature = "file")]
         TierSpec::File(file) => file.encoding = encoding.clone(),
+        #[cfg(feature = "gds")]
+        TierSpec::Gds(gds) => gds.file.encoding = encoding.clone(),
         _ => {
             return Err(
-                "encode and decode_keys are for tiers of type `file` and `s3`; leave them out"
+                "encode and decode_keys are for tiers of type `file`, `gds` and `s3`; leave them out"
                     .into(),
             );
         }
