@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use kvtier::{Blocking, Key, Namespace, Tier};
+use kvtier::{Blocking, Key, Namespace};
 use kvtier_fakegpu::{Fakes, Report};
 
 const KVTIER: &str = env!("CARGO_BIN_EXE_kvtier");
