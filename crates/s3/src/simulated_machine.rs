@@ -7,6 +7,8 @@
 use std::fmt::Debug;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
 pub use tokio::io::DuplexStream;
@@ -24,4 +26,20 @@ pub trait SimulatedMachine: Debug + Send + Sync + 'static {
 
     /// A connection with the store.
     fn connect(&self) -> Connecting;
+
+    /// Whether its process runs. While it is stopped this is pending, and `cx` is woken when it goes on.
+    fn poll_runs(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Ready(())
+    }
+}
+
+/// A task of the machine's process: it stands still while that is stopped, and its timers are late.
+pub async fn of_process<T>(machine: Arc<dyn SimulatedMachine>, task: impl Future<Output = T>) -> T {
+    let mut task = std::pin::pin!(task);
+    std::future::poll_fn(|cx| {
+        ready!(machine.poll_runs(cx));
+        task.as_mut().poll(cx)
+    })
+    .await
 }

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, ListedChunk, Reconciliation, make_recent};
 use crate::state::catalog::best_len;
 use crate::state::counters::add;
+use crate::state::machine::of_process;
 use crate::state::shared::Shared;
 
 /// Prefixes listed at a time.
@@ -121,7 +122,8 @@ impl BucketListing {
             }
             let listing = self.clone();
             let under = List::under(format!("{}{digits:02x}/", self.shared.names.root()));
-            lists.spawn(async move { listing.rest_of(&under).await });
+            let part = async move { listing.rest_of(&under).await };
+            lists.spawn(of_process(&self.shared.client, part));
         }
         lists.join_all().await.into_iter().all(|listed| listed)
     }

@@ -36,6 +36,7 @@ use crate::background::{
     agree_on_tenant_key, election, listing, own_objects, snapshot, unfinished_uploads,
 };
 use crate::state::counters::add;
+use crate::state::machine::of_process;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
 use crate::state::shared::Shared;
@@ -77,7 +78,8 @@ pub async fn run(shared: Arc<Shared>) {
     // Before the listing: it drops what it does not find, and places what it discovers by age
     // relative to the snapshot.
     maintenance.start().await;
-    let listing = tokio::spawn(list(Arc::clone(&shared), maintenance.known_ms));
+    let listing = list(Arc::clone(&shared), maintenance.known_ms);
+    let listing = tokio::spawn(of_process(&shared.client, listing));
     let began = Instant::now();
     let mut last = began;
     // Soon, so that nodes that start together learn of each other before they use up their budgets.

@@ -30,6 +30,7 @@ use crate::background::snapshot_manifest::SnapshotManifest;
 use crate::background::{own_objects, snapshot_manifest};
 use crate::state::catalog::{Catalog, UNKNOWN_LEN};
 use crate::state::counters::add;
+use crate::state::machine::of_process;
 use crate::state::shared::Shared;
 
 /// Chunks in a part, at most: 4 MiB.
@@ -285,7 +286,8 @@ async fn apply_parts(
     let mut names = manifest.parts.iter().rev().map(|(part, _)| shared.node.own_names.part(part));
     let fetch = |name: String| -> Part {
         let client = shared.client.clone();
-        tokio::spawn(async move { own_objects::get(&client, &name, PART_BYTES_MAX).await })
+        let part = async move { own_objects::get(&client, &name, PART_BYTES_MAX).await };
+        tokio::spawn(of_process(&shared.client, part))
     };
     let mut ahead: VecDeque<Part> = names.by_ref().take(AHEAD).map(fetch).collect();
     while let Some(part) = ahead.pop_front() {

@@ -17,6 +17,7 @@ use crate::state::catalog::{UNKNOWN_LEN, raw_len};
 use crate::state::counters::add;
 use crate::state::head_single_flight::HeadRole;
 use crate::state::key_locks::ReadVersion;
+use crate::state::machine::of_process;
 use crate::state::scheduler::RequestQueue;
 use crate::state::shared::{FoundObject, Shared};
 
@@ -127,7 +128,9 @@ pub async fn ask(
                 }
                 None => {
                     let (shared, key) = (Arc::clone(shared), key.clone());
-                    heads.spawn(at, async move { head_in_time(&shared, &key, asked_until).await });
+                    let client = shared.client.clone();
+                    let head = async move { head_in_time(&shared, &key, asked_until).await };
+                    heads.spawn(at, of_process(&client, head));
                 }
             }
         }

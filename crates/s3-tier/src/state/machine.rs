@@ -9,6 +9,8 @@ use std::time::Duration;
 use kvtier_core::Timekeeper;
 use kvtier_s3::Client;
 #[cfg(feature = "simulate")]
+use kvtier_s3::simulated_machine::{self, SimulatedMachine};
+#[cfg(feature = "simulate")]
 use tokio::runtime::Handle;
 use tokio::runtime::{Builder, Runtime};
 
@@ -24,17 +26,18 @@ const STOP_MAX: Duration = Duration::from_secs(1);
 pub enum Executor {
     /// A runtime with threads of its own.
     Own(Runtime),
-    /// The runtime of the simulation that opened the tier.
+    /// The runtime of the simulation that opened the tier, and the machine on which it runs.
     #[cfg(feature = "simulate")]
-    Given(Handle),
+    Given(Handle, Arc<dyn SimulatedMachine>),
 }
 
 impl Executor {
     /// Starts the tier's runtime.
     pub fn start(config: &TierConfig) -> io::Result<Self> {
         #[cfg(feature = "simulate")]
-        if config.client.machine.is_some() {
-            return Handle::try_current().map(Executor::Given).map_err(io::Error::other);
+        if let Some(machine) = &config.client.machine {
+            let handle = Handle::try_current().map_err(io::Error::other)?;
+            return Ok(Executor::Given(handle, Arc::clone(machine)));
         }
         Builder::new_multi_thread()
             .worker_threads(config.threads)
@@ -49,7 +52,9 @@ impl Executor {
         match self {
             Executor::Own(runtime) => drop(runtime.spawn(task)),
             #[cfg(feature = "simulate")]
-            Executor::Given(handle) => drop(handle.spawn(task)),
+            Executor::Given(handle, machine) => {
+                drop(handle.spawn(simulated_machine::of_process(Arc::clone(machine), task)))
+            }
         }
     }
 
@@ -66,7 +71,25 @@ impl Executor {
                 runtime.shutdown_timeout(STOP_MAX);
             }
             #[cfg(feature = "simulate")]
-            Executor::Given(_) => {}
+            Executor::Given(..) => {}
+        }
+    }
+}
+
+/// A task that runs beside those of the executor: in a simulation it stands still with its process.
+#[cfg(not(feature = "simulate"))]
+pub fn of_process<T: Future>(_: &Client, task: T) -> T {
+    task
+}
+
+/// A task that runs beside those of the executor: in a simulation it stands still with its process.
+#[cfg(feature = "simulate")]
+pub fn of_process<T: Future>(client: &Client, task: T) -> impl Future<Output = T::Output> + use<T> {
+    let machine = client.machine().cloned();
+    async move {
+        match machine {
+            Some(machine) => simulated_machine::of_process(machine, task).await,
+            None => task.await,
         }
     }
 }
@@ -116,7 +139,7 @@ mod simulated {
     use std::time::SystemTime;
 
     use kvtier_core::{Clock, TimeSource};
-    use kvtier_s3::simulated_machine::SimulatedMachine;
+    use kvtier_s3::simulated_machine::{SimulatedMachine, of_process};
     use tokio::sync::mpsc;
     use tokio::time::{Instant, sleep_until};
 
@@ -139,12 +162,13 @@ mod simulated {
     pub fn timekeeper(machine: Arc<dyn SimulatedMachine>) -> Arc<Timekeeper> {
         let (wake, mut woken) = mpsc::channel(1);
         // A full channel has a wake-up that waits already.
+        let process = Arc::clone(&machine);
         let timers = Timekeeper::without_thread(Clock::given(VirtualTime(machine)), move || {
             wake.try_send(()).unwrap_or_default()
         });
         let timers = Arc::new(timers);
         let weak = Arc::downgrade(&timers);
-        tokio::spawn(async move {
+        tokio::spawn(of_process(process, async move {
             while let Some(next) = weak.upgrade().map(|timers| timers.carry_out_due()) {
                 let due = async {
                     match next {
@@ -158,7 +182,7 @@ mod simulated {
                     () = due => {}
                 }
             }
-        });
+        }));
         timers
     }
 }
