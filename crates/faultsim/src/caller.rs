@@ -9,6 +9,7 @@ use kvtier_mem::{Arena, ArenaConfig};
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::model::{self, Model};
+use crate::host::Host;
 use crate::world::World;
 
 /// How much later than its deadline an operation may end: timers have steps of a millisecond.
@@ -41,9 +42,18 @@ pub struct Caller<'a> {
     /// `None` while it is down.
     pub tier: Option<Arc<dyn Tier>>,
     pub timeout: Duration,
+    /// The machine whose process it is part of, where that may be stopped.
+    pub host: Option<Arc<Host>>,
 }
 
 impl Caller<'_> {
+    /// An operation begins as soon as the process runs.
+    async fn may_begin(&self) {
+        if let Some(host) = &self.host {
+            host.runs().await;
+        }
+    }
+
     fn ctx(&self) -> Ctx {
         let mut ctx = Ctx::within(self.timeout);
         ctx.deadline = (Instant::now() + self.timeout).into_std();
@@ -55,7 +65,9 @@ impl Caller<'_> {
         let (world, name) = (&self.common.world, &self.name);
         world.event(format_args!("{name} {op}: {result}"));
         let took = began.elapsed();
-        if took > self.timeout + LATE_MAX {
+        // In a process that was stopped it ends when that goes on.
+        let since_stop = self.host.as_ref().map(|host| world.elapsed() - host.went_on());
+        if took > self.timeout + LATE_MAX && since_stop.is_none_or(|passed| passed > LATE_MAX) {
             world.finding("deadline", format!("{op} on {name} took {took:?}: {result}"));
         }
     }
@@ -63,6 +75,7 @@ impl Caller<'_> {
     /// Saves; whether the tier answered without an error.
     pub async fn save(&self, numbers: &[u64]) -> bool {
         let Some(tier) = &self.tier else { return false };
+        self.may_begin().await;
         let ops = {
             let mut model = self.common.model();
             numbers.iter().for_each(|n| model.save_begins(*n));
@@ -87,6 +100,7 @@ impl Caller<'_> {
     /// Loads; whether the tier answered without an error, and how many hits there were.
     pub async fn load(&self, numbers: &[u64]) -> (bool, usize) {
         let Some(tier) = &self.tier else { return (false, 0) };
+        self.may_begin().await;
         let (ops, removed): (Vec<Load>, Vec<_>) = {
             let model = self.common.model();
             let lease =
@@ -120,6 +134,7 @@ impl Caller<'_> {
 
     pub async fn lookup(&self, numbers: &[u64]) {
         let Some(tier) = &self.tier else { return };
+        self.may_begin().await;
         let keys = numbers.iter().map(|n| self.common.model().key(*n)).collect();
         let began = Instant::now();
         let hold = Hold::For(Duration::from_secs(3));
@@ -143,6 +158,7 @@ impl Caller<'_> {
 
     pub async fn remove(&self, n: u64) {
         let Some(tier) = &self.tier else { return };
+        self.may_begin().await;
         let now = self.common.world.elapsed();
         let (key, begun) = {
             let model = self.common.model();

@@ -1,8 +1,10 @@
-//! A simulated machine with one process: its name, its wall clock, whether the network reaches it. A
-//! restarted node is a new host.
+//! A simulated machine with one process: its name, its wall clock, whether the network reaches it, and
+//! whether the process is stopped. A restarted node is a new host.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::world::{EPOCH_S, World};
@@ -12,18 +14,45 @@ use crate::world::{EPOCH_S, World};
 pub struct Host {
     pub world: Arc<World>,
     name: String,
-    /// How far its wall clock is ahead of the store's.
-    ahead_ms: AtomicI64,
+    clock: Mutex<WallClock>,
     is_partitioned: AtomicBool,
     is_killed: AtomicBool,
+    process: Mutex<Process>,
+}
+
+/// A wall clock.
+#[derive(Clone, Copy, Debug)]
+struct WallClock {
+    /// How far it was ahead of the store's at `since`.
+    ahead_ms: i64,
+    /// How much faster than the store's it goes, in millionths.
+    drift_ppm: i64,
+    since: Duration,
+}
+
+impl WallClock {
+    fn ahead_ms(&self, now: Duration) -> i64 {
+        let passed_ms = now.saturating_sub(self.since).as_millis() as i64;
+        self.ahead_ms + passed_ms * self.drift_ppm / 1_000_000
+    }
+}
+
+/// Whether the process may run.
+#[derive(Debug, Default)]
+struct Process {
+    is_stopped: bool,
+    /// When it last went on.
+    went_on: Duration,
+    /// What waits for it to go on, in that order.
+    waiting: Vec<Waker>,
 }
 
 impl Host {
     pub fn new(world: &Arc<World>, name: String, ahead_ms: i64) -> Arc<Self> {
         let world = Arc::clone(world);
-        let ahead_ms = AtomicI64::new(ahead_ms);
-        let (is_partitioned, is_killed) = Default::default();
-        Arc::new(Host { world, name, ahead_ms, is_partitioned, is_killed })
+        let clock = Mutex::new(WallClock { ahead_ms, drift_ppm: 0, since: world.elapsed() });
+        let (is_partitioned, is_killed, process) = Default::default();
+        Arc::new(Host { world, name, clock, is_partitioned, is_killed, process })
     }
 
     pub fn name(&self) -> &str {
@@ -34,13 +63,64 @@ impl Host {
         self.is_partitioned.store(partitioned, Ordering::Relaxed);
     }
 
+    /// Its wall clock jumps.
     pub fn set_clock(&self, ahead_ms: i64) {
-        self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        let since = self.world.elapsed();
+        let mut clock = self.clock();
+        *clock = WallClock { ahead_ms, since, ..*clock };
+    }
+
+    /// From now on its wall clock is faster by so much, or slower.
+    pub fn set_drift(&self, drift_ppm: i64) {
+        let since = self.world.elapsed();
+        let mut clock = self.clock();
+        *clock = WallClock { ahead_ms: clock.ahead_ms(since), drift_ppm, since };
     }
 
     /// From now on no byte leaves or reaches it.
     pub fn kill(&self) {
         self.is_killed.store(true, Ordering::Relaxed);
+        self.go_on();
+    }
+
+    /// Its process is stopped: nothing of it runs, and its timers are late.
+    pub fn stop(&self) {
+        self.process().is_stopped = !self.is_killed();
+    }
+
+    /// Its process goes on, if it was stopped.
+    pub fn go_on(&self) {
+        let waiting = {
+            let mut process = self.process();
+            if !std::mem::take(&mut process.is_stopped) {
+                return;
+            }
+            process.went_on = self.world.elapsed();
+            std::mem::take(&mut process.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Pending while its process is stopped.
+    pub fn poll_runs(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut process = self.process();
+        if !process.is_stopped {
+            return Poll::Ready(());
+        }
+        if !process.waiting.iter().any(|waiting| waiting.will_wake(cx.waker())) {
+            process.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Waits while its process is stopped.
+    pub async fn runs(&self) {
+        poll_fn(|cx| self.poll_runs(cx)).await;
+    }
+
+    /// When its process last went on after a stop.
+    pub fn went_on(&self) -> Duration {
+        self.process().went_on
     }
 
     pub fn is_killed(&self) -> bool {
@@ -55,7 +135,15 @@ impl Host {
     /// The time of day by its clock.
     pub fn wall(&self) -> SystemTime {
         let true_ms = EPOCH_S * 1000 + self.world.elapsed().as_millis() as u64;
-        let ms = true_ms.saturating_add_signed(self.ahead_ms.load(Ordering::Relaxed));
+        let ms = true_ms.saturating_add_signed(self.clock().ahead_ms(self.world.elapsed()));
         SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+    }
+
+    fn clock(&self) -> MutexGuard<'_, WallClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

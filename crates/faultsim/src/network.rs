@@ -1,6 +1,7 @@
 //! Connections of a simulated machine with the bucket: requests arrive, meet their fate, are answered.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use kvtier_s3::simulated_machine::{Connecting, DuplexStream, SimulatedMachine};
@@ -32,6 +33,10 @@ impl SimulatedMachine for Machine {
 
     fn connect(&self) -> Connecting {
         Box::pin(dial(Arc::clone(&self.0)))
+    }
+
+    fn poll_runs(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_runs(cx)
     }
 }
 
@@ -76,7 +81,8 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         Fate::Closed | Fate::Hanging(false) => Some(Response::error(0, "")),
         _ => None,
     };
-    let response = refused.unwrap_or_else(|| world.lock().bucket.answer(&request, world.store_s()));
+    let response =
+        refused.unwrap_or_else(|| world.lock().bucket.answer(&request, world.store_ms()));
     let name = host.name();
     world.event(format_args!("{name} {request} {fate:?} {}", response.status));
     sleep(after).await;

@@ -102,6 +102,11 @@ impl World {
         }
     }
 
+    /// The store's time of day, in milliseconds since 1970.
+    pub fn store_ms(&self) -> u64 {
+        EPOCH_S * 1000 + self.elapsed().as_millis() as u64
+    }
+
     /// The store's time of day, in seconds since 1970.
     pub fn store_s(&self) -> u64 {
         EPOCH_S + self.elapsed().as_secs()

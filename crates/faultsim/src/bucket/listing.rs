@@ -10,7 +10,7 @@ use super::{Bucket, calendar};
 const PAGE_MAX: usize = 1000;
 
 impl Bucket {
-    pub(super) fn list(&self, request: &Request) -> Response {
+    pub(super) fn list(&mut self, request: &Request, now_ms: u64) -> Response {
         let of = |name: &str| request.value(name).unwrap_or_default();
         let (prefix, delimiter) = (of("prefix"), of("delimiter"));
         let page_max = of("max-keys").parse().unwrap_or(PAGE_MAX).min(PAGE_MAX);
@@ -19,8 +19,11 @@ impl Bucket {
             token => token,
         };
         let from = if after >= prefix { Bound::Excluded(&after) } else { Bound::Included(&prefix) };
-        let mut listed = self
-            .objects
+        let objects = match &mut self.lag {
+            Some(lag) => lag.listed(now_ms),
+            None => &self.objects,
+        };
+        let mut listed = objects
             .range::<String, _>((from, Bound::Unbounded))
             .take_while(|(key, _)| key.starts_with(&prefix));
         let mut body = String::new();

@@ -2,11 +2,13 @@
 
 pub mod calendar;
 pub mod http;
+mod lag;
 mod listing;
 
 use std::collections::BTreeMap;
 
 use self::http::{Request, Response, decode, texts};
+use self::lag::Lag;
 
 /// One object.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct Bucket {
     pub objects: BTreeMap<String, Object>,
     /// Whether it overwrites in spite of `If-None-Match`.
     pub ignores_conditions: bool,
+    /// What listings show, where they lag behind the objects.
+    lag: Option<Lag>,
     written: u64,
     /// The bytes of all chunks: of the objects that are not the tier's own.
     pub chunk_bytes: u64,
@@ -33,27 +37,32 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Carries out a request and answers it.
-    pub fn answer(&mut self, request: &Request, now_s: u64) -> Response {
+    /// From now on each change appears in listings late, by up to this time.
+    pub fn let_listings_lag(&mut self, rng: fastrand::Rng, max_ms: u64) {
+        self.lag = Some(Lag::new(rng, max_ms));
+    }
+
+    /// Carries out a request and answers it, at this time in milliseconds since 1970.
+    pub fn answer(&mut self, request: &Request, now_ms: u64) -> Response {
         let path = decode(&request.path);
         let key = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let key = key.map(|(_, key)| key).unwrap_or_default();
         match (request.method.as_str(), key) {
             ("HEAD", "") => Response::new(200, Vec::new()),
-            ("GET", "") if request.has("list-type") => self.list(request),
+            ("GET", "") if request.has("list-type") => self.list(request, now_ms),
             ("GET", "") => settings(request),
-            ("POST", "") if request.has("delete") => self.delete_many(&request.body),
+            ("POST", "") if request.has("delete") => self.delete_many(&request.body, now_ms),
             ("GET" | "HEAD", key) => self.get(request, key),
-            ("PUT", key) if request.query.is_empty() => self.put(request, key, now_s),
+            ("PUT", key) if request.query.is_empty() => self.put(request, key, now_ms),
             ("DELETE", key) if request.query.is_empty() => {
-                self.remove(key);
+                self.remove(key, now_ms);
                 Response::new(204, Vec::new())
             }
             _ => Response::error(501, "NotImplemented"),
         }
     }
 
-    fn put(&mut self, request: &Request, key: &str, now_s: u64) -> Response {
+    fn put(&mut self, request: &Request, key: &str, now_ms: u64) -> Response {
         let conditional = request.header("if-none-match").is_some() && !self.ignores_conditions;
         if conditional && self.objects.contains_key(key) {
             return Response::error(412, "PreconditionFailed");
@@ -64,26 +73,32 @@ impl Bucket {
         let object = Object {
             bytes: request.body.clone(),
             etag: format!("\"{:032x}\"", self.written),
-            modified_s: now_s,
+            modified_s: now_ms / 1000,
             headers: request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect(),
         };
         let response = Response::new(200, Vec::new()).with("etag", object.etag.clone());
-        self.remove(key);
+        self.remove(key, now_ms);
         self.chunk_bytes += chunk_bytes(key, &object);
         self.chunk_bytes_most = self.chunk_bytes_most.max(self.chunk_bytes);
+        if let Some(lag) = &mut self.lag {
+            lag.changed(key, Some(object.clone()), now_ms);
+        }
         self.objects.insert(key.to_owned(), object);
         response
     }
 
     /// Writes an object of another program.
-    pub fn put_foreign(&mut self, key: &str, bytes: Vec<u8>, now_s: u64) {
+    pub fn put_foreign(&mut self, key: &str, bytes: Vec<u8>, now_ms: u64) {
         let request = Request { body: bytes, ..Request::default() };
-        self.put(&request, key, now_s);
+        self.put(&request, key, now_ms);
     }
 
-    fn remove(&mut self, key: &str) {
+    fn remove(&mut self, key: &str, now_ms: u64) {
         if let Some(object) = self.objects.remove(key) {
             self.chunk_bytes -= chunk_bytes(key, &object);
+            if let Some(lag) = &mut self.lag {
+                lag.changed(key, None, now_ms);
+            }
         }
     }
 
@@ -107,9 +122,9 @@ impl Bucket {
         object.headers.iter().fold(response, |response, (name, value)| response.with(name, value))
     }
 
-    fn delete_many(&mut self, body: &[u8]) -> Response {
+    fn delete_many(&mut self, body: &[u8], now_ms: u64) -> Response {
         for key in texts(body, "Key") {
-            self.remove(&key);
+            self.remove(&key, now_ms);
         }
         Response::new(200, b"<?xml version=\"1.0\"?><DeleteResult></DeleteResult>".to_vec())
     }

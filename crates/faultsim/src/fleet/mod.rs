@@ -5,6 +5,7 @@ pub mod model;
 mod nemesis;
 pub mod node;
 mod schedule;
+mod setting;
 mod workload;
 
 use std::sync::atomic::AtomicBool;
@@ -17,7 +18,8 @@ use tokio::time::sleep;
 
 use self::model::Model;
 use self::node::Node;
-use self::schedule::{Fault, What};
+use self::schedule::What;
+use self::setting::Setting;
 use crate::caller::{Caller, Common};
 use crate::schedule::Plan;
 use crate::shorten;
@@ -32,14 +34,13 @@ pub const KEYS: u64 = 240;
 pub const CAP_BYTES: u64 = 480 * 1024;
 /// Memory of the callers.
 const ARENA_BYTES: usize = 4 << 20;
-/// How long faults happen.
-const FAULTS: Duration = Duration::from_secs(40);
 
 /// What the parts of the run share.
 #[derive(Debug)]
 pub struct Fleet {
     pub world: Arc<World>,
     pub common: Common,
+    pub setting: Setting,
     nodes: Mutex<Vec<Node>>,
     /// Callers begin nothing more.
     pub is_ending: AtomicBool,
@@ -57,7 +58,13 @@ impl Fleet {
     /// A caller of a node.
     pub fn caller(&self, node: Node, timeout: Duration) -> Caller<'_> {
         let tier = node.tier.map(|tier| tier as Arc<dyn Tier>);
-        Caller { common: &self.common, name: node.host.name().to_owned(), tier, timeout }
+        let (name, host) = (node.host.name().to_owned(), Some(node.host));
+        Caller { common: &self.common, name, tier, timeout, host }
+    }
+
+    /// Starts the node at this place, after so many starts.
+    pub fn start(&self, place: usize, restarts: u32) -> Node {
+        Node::start(&self.world, place, restarts, self.setting.evictor(place))
     }
 
     /// The node at this place, as it runs now.
@@ -86,7 +93,7 @@ fn run_plan(plan: Plan<'_, What>) -> Report {
         .expect("a runtime without I/O needs nothing of the system");
     let world = runtime.block_on(async {
         let world = Arc::new(World::new(plan.draws, plan.traced));
-        simulate(&world, plan.faults).await;
+        simulate(&world, &plan).await;
         world
     });
     let report = runtime.block_on(async { world.report(Scope::Fleet, plan.seed) });
@@ -95,20 +102,25 @@ fn run_plan(plan: Plan<'_, What>) -> Report {
     report
 }
 
-async fn simulate(world: &Arc<World>, faults: &[Fault]) {
+async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
+    let seed = plan.seed;
+    let setting = Setting::of_seed(seed);
+    world.event(format_args!("{setting}"));
+    setting.apply(&mut world.lock().bucket, seed);
     let fleet = Arc::new(Fleet {
         world: Arc::clone(world),
         common: Common::new(world, ARENA_BYTES),
+        setting,
         nodes: Mutex::default(),
         is_ending: AtomicBool::new(false),
     });
     for place in 0..NODES {
         sleep(world.between_ms(0, 100)).await;
-        let node = Node::start(world, place, 0);
+        let node = fleet.start(place, 0);
         fleet.nodes().push(node);
     }
     let clients = workload::start(&fleet, NODES);
-    nemesis::run(&fleet, faults).await;
+    nemesis::run(&fleet, plan.faults, schedule::end(seed)).await;
     // From here on nothing fails.
     final_checks::service_is_back(&fleet).await;
     final_checks::state_is_right(&fleet, stop(clients)).await;
@@ -123,6 +135,7 @@ async fn stop(clients: Vec<JoinHandle<()>>) {
 
 #[cfg(test)]
 mod tests {
+    use super::schedule::Fault;
     use super::*;
 
     /// What kills a node is found among all faults, by real runs.
@@ -133,5 +146,23 @@ mod tests {
         let whole = schedule::of_seed(seed);
         let kill = shorten::tests::by_event(seed, &whole, " kill node", run_plan);
         assert!(kill.len() == 1 && kill[0].contains("is killed"), "{kill:?}");
+    }
+
+    /// Nothing of a process that is stopped reaches the store, and its timers are late: an operation
+    /// ends when it goes on.
+    #[test]
+    fn a_process_that_is_stopped_sends_nothing_and_then_goes_on() {
+        let (at, lasts) = (Duration::from_secs(3), Duration::from_secs(9));
+        let stopped = Fault { at, lasts, what: What::Stopped(1) };
+        let report = run_plan(Plan::of_seed(1, &[stopped], true));
+        let place = |what: &str| report.trace.iter().position(|event| event.contains(what));
+        let (begin, end) = (place(" stop node1-0").unwrap(), place(" node1-0 goes on").unwrap());
+        let of_it =
+            |events: &[String]| events.iter().filter(|event| event.contains(" node1-0 ")).count();
+        // What was on the way arrives.
+        let (soon, meanwhile) = (begin + 40, &report.trace[begin..end]);
+        assert_eq!(of_it(&report.trace[soon..end]), 0, "{meanwhile:#?}");
+        assert!(meanwhile.len() > 500 && of_it(&report.trace[end + 1..]) > 100);
+        assert!(report.findings.is_empty(), "{report}");
     }
 }

@@ -1,19 +1,19 @@
-//! Lets the faults of a schedule happen: bad conditions of the store, killed nodes, partitions, wrong
-//! clocks.
+//! Lets the faults of a schedule happen: bad conditions of the store, killed and stopped nodes,
+//! partitions, wrong clocks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::node::{Node, PREFIX};
+use super::Fleet;
+use super::node::PREFIX;
 use super::schedule::{Fault, What};
-use super::{FAULTS, Fleet};
 use crate::conditions::Conditions;
 use crate::schedule::{Edge, moments};
 
 /// Lets these happen. Afterwards all nodes run and nothing fails.
-pub async fn run(fleet: &Arc<Fleet>, faults: &[Fault]) {
+pub async fn run(fleet: &Arc<Fleet>, faults: &[Fault], all_end: Duration) {
     let began = Instant::now();
     for moment in moments(faults) {
         sleep_until(began + moment.at).await;
@@ -22,7 +22,7 @@ pub async fn run(fleet: &Arc<Fleet>, faults: &[Fault]) {
             Edge::End => end(fleet, &moment.what),
         }
     }
-    sleep_until(began + FAULTS).await;
+    sleep_until(began + all_end).await;
     fleet.world.event(format_args!("all faults end"));
     sleep(Duration::from_millis(2)).await;
 }
@@ -42,6 +42,16 @@ fn begin(fleet: &Fleet, what: &What) {
             fleet.world.event(format_args!("clock of {} is {ahead_ms} ms ahead", host.name()));
             host.set_clock(*ahead_ms);
         }
+        What::Drift { place, ppm } => {
+            let host = fleet.node(*place).host;
+            fleet.world.event(format_args!("clock of {} drifts by {ppm} millionths", host.name()));
+            host.set_drift(*ppm);
+        }
+        What::Stopped(place) => {
+            let host = fleet.node(*place).host;
+            fleet.world.event(format_args!("stop {}", host.name()));
+            host.stop();
+        }
         What::ForeignLease => foreign_lease(fleet),
     }
 }
@@ -53,12 +63,17 @@ fn end(fleet: &Fleet, what: &What) {
             let node = fleet.node(*place);
             // Another fault may have ended it and started it again.
             if node.tier.is_none() {
-                let node = Node::start(&fleet.world, *place, node.restarts + 1);
+                let node = fleet.start(*place, node.restarts + 1);
                 fleet.nodes()[*place] = node;
             }
         }
         What::Partitioned(place) => set_partitioned(fleet, *place, false),
-        What::Clock { .. } | What::ForeignLease => {}
+        What::Stopped(place) => {
+            let host = fleet.node(*place).host;
+            fleet.world.event(format_args!("{} goes on", host.name()));
+            host.go_on();
+        }
+        What::Clock { .. } | What::Drift { .. } | What::ForeignLease => {}
     }
 }
 
@@ -78,6 +93,6 @@ fn set_partitioned(fleet: &Fleet, place: usize, partitioned: bool) {
 fn foreign_lease(fleet: &Fleet) {
     let name = format!("{PREFIX}/.kvtier/lease/{:016x}", u64::MAX);
     fleet.world.event(format_args!("from outside: {name}"));
-    let now_s = fleet.world.store_s();
-    fleet.world.lock().bucket.put_foreign(&name, b"foreign".to_vec(), now_s);
+    let now_ms = fleet.world.store_ms();
+    fleet.world.lock().bucket.put_foreign(&name, b"foreign".to_vec(), now_ms);
 }

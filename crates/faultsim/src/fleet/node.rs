@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::Tier;
 use kvtier_s3::{BucketAddress, Config, Credentials};
-use kvtier_s3_tier::{S3Tier, SyncConfig, TierConfig};
+use kvtier_s3_tier::{Evictor, S3Tier, SyncConfig, TierConfig};
 
 use super::CAP_BYTES;
 use crate::host::Host;
@@ -26,11 +26,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn start(world: &Arc<World>, place: usize, restarts: u32) -> Self {
+    pub fn start(world: &Arc<World>, place: usize, restarts: u32, evictor: Evictor) -> Self {
         let ahead_ms = world.below(4000).cast_signed() - 2000;
         let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
         world.event(format_args!("start {}, clock {ahead_ms} ms", host.name()));
-        let tier = match S3Tier::open(config(&host)) {
+        let mut config = config(&host);
+        config.sync.evictor = evictor;
+        let tier = match S3Tier::open(config) {
             Ok(tier) => Some(Arc::new(tier)),
             Err(e) => {
                 world.finding("open", format!("{} cannot open its bucket: {e}", host.name()));

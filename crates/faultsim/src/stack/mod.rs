@@ -70,7 +70,13 @@ impl Shared {
     /// A caller of the stack; `None` while no process runs.
     fn caller(&self, timeout: Duration) -> Option<Caller<'_>> {
         let (stack, name) = self.stack().clone()?;
-        Some(Caller { common: &self.common, name, tier: Some(stack as Arc<dyn Tier>), timeout })
+        Some(Caller {
+            common: &self.common,
+            name,
+            tier: Some(stack as Arc<dyn Tier>),
+            timeout,
+            host: None,
+        })
     }
 
     fn is_calm(&self) -> bool {
