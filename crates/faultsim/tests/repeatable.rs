@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use kvtier_faultsim::{Scope, run, run_traced};
+use kvtier_faultsim::{Scope, run, run_and_shorten, run_traced};
 
 const SEED: u64 = 1;
 /// Set in the process that only reports its digests.
@@ -30,5 +30,13 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!(one, two);
         assert!(one.events > 1000 && one.trace.len() as u64 == one.events);
         assert!(printed.contains(&one.digest), "another process: {printed}");
+    }
+}
+
+#[test]
+fn to_shorten_changes_nothing_of_the_report() {
+    for scope in Scope::ALL {
+        let (one, two) = (run(scope, SEED), run_and_shorten(scope, SEED));
+        assert_eq!((one.digest, one.findings), (two.digest, two.findings));
     }
 }

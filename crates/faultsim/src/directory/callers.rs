@@ -182,7 +182,12 @@ impl Callers {
 
     fn saved(&self, numbers: &[u64], done: Vec<Done<Save, Saved>>) -> (String, bool) {
         let now = self.shared.world.elapsed();
-        numbers.iter().for_each(|n| self.shared.model().save_ended(*n, now));
+        for (n, done) in numbers.iter().zip(&done) {
+            match done.result {
+                Ok(_) => self.shared.model().save_ended_well(*n),
+                Err(_) => self.shared.model().save_ended(*n, now),
+            }
+        }
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         let has_failed = done.iter().any(|done| done.result.is_err());
         let is_shed =

@@ -77,6 +77,11 @@ impl Model {
         chunk.late_write_until = now + LATE_WRITE_MAX;
     }
 
+    /// A save ended without an error, in a tier that writes nothing after that.
+    pub fn save_ended_well(&mut self, n: u64) {
+        self.keys[n as usize].saving -= 1;
+    }
+
     pub fn remove_begins(&self, n: u64, now: Duration) -> RemoveBegun {
         let chunk = &self.keys[n as usize];
         let is_quiet = chunk.saving == 0 && now >= chunk.late_write_until;
