@@ -55,6 +55,7 @@ Usage: cargo xtask <step> [options]
   arch                               which crate may use which
   features [--depth 2]               the feature combinations that matter
   bench [--smoke]                    all benchmarks; --smoke runs each once, unoptimised
+  bench cachegen                     CacheGen beside LMCache's own path for the CPU, in turns
   bench encodings [--path DIR]        whole saves and loads of encoded chunks beside plain ones
   bench file [--path DIR] [--sizes 1MiB,4MiB,10MiB,32MiB] [--pairs 9] [--gb 1] [--json FILE] [--with-lmcache] [--with-nixl]
                                      the file tier beside fio, and rivals, in the same minutes

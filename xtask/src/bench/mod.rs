@@ -2,6 +2,7 @@
 
 mod adapter_plan;
 mod adapter_samples;
+mod cachegen;
 mod encodings;
 mod file;
 mod kv;
@@ -25,6 +26,7 @@ const LIMIT_S: u64 = 60 * 60;
 pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
+        Some("cachegen") => return cachegen::run(args),
         Some("encodings") => return encodings::run(args),
         Some("file") => return file::run(args),
         Some("kv") => return kv::run(args),
@@ -34,7 +36,7 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some("vllm") => return vllm::run(args),
         Some(other) => {
             bail!(
-                "no benchmark '{other}'; there are: encodings, file, kv, lmcache, s3, sglang, vllm, or none for all criterion programs"
+                "no benchmark '{other}'; there are: cachegen, encodings, file, kv, lmcache, s3, sglang, vllm, or none for all criterion programs"
             )
         }
         None => {}

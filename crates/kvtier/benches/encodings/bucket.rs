@@ -4,13 +4,13 @@ use kvtier::config::{Config, OpenTiers};
 use kvtier_testkit::s3::{Server, Setup};
 
 use super::chunks::Chunks;
-use super::turns::{Speed, median, run};
+use super::turns::{Speed, median, run, take_turns};
 
 const LEN: usize = 4 << 20;
 const LINK_BYTES_PER_S: u64 = 125_000_000;
 
 pub fn measure(is_smoke: bool) {
-    let (count, turns) = if is_smoke { (2, 1) } else { (48, 5) };
+    let turns = if is_smoke { 1 } else { 15 };
     let mut setup = Setup::default();
     setup.link_bytes_per_s = Some(LINK_BYTES_PER_S);
     let server = Server::start(setup).unwrap();
@@ -27,6 +27,8 @@ pub fn measure(is_smoke: bool) {
         let plain = open(&server, &format!("plain-{inflight}"), "");
         let encoded = open(&server, &format!("encoded-{inflight}"), split);
         let tiers = [&plain, &encoded];
+        // Enough that beginning and end of a turn, where fewer are under way, count little.
+        let count = 4 * inflight as u64;
         for tiers in tiers {
             (0..count).for_each(|n| chunks.save(&*tiers.top, n));
         }
@@ -34,16 +36,13 @@ pub fn measure(is_smoke: bool) {
         let [raw, stored] =
             ["encoded_raw_bytes", "encoded_stored_bytes"].map(|name| status.counter(name) as f64);
         let ratio = raw / stored;
-        let mut samples = [Vec::new(), Vec::new()];
-        for turn in 0..=turns {
-            for place in [turn % 2, 1 - turn % 2] {
-                let tier = &*tiers[place].top;
-                let speed = run(count, inflight, LEN, |n| chunks.load(tier, n));
-                if turn > 0 {
-                    samples[place].push(speed);
-                }
-            }
-        }
+        let turn = |place: usize, _| {
+            let tier = &*tiers[place].top;
+            run(count, inflight, LEN, |n| chunks.load(tier, n))
+        };
+        // The first turn warms up.
+        take_turns(1, turn);
+        let samples = take_turns(turns, turn);
         row(inflight, ratio, samples.map(|turns| median(&turns)));
         tiers.iter().for_each(|tiers| tiers.top.close().wait().unwrap());
     }

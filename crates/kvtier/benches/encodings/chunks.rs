@@ -70,7 +70,7 @@ impl Chunks {
     }
 }
 
-pub fn ctx() -> Ctx {
+fn ctx() -> Ctx {
     Ctx::within(Duration::from_secs(120))
 }
 

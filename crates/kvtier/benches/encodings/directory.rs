@@ -2,29 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
+use kvtier::Tier;
 use kvtier::config::{Config, OpenTiers};
 
-use super::chunks::{Chunks, ctx};
-use super::turns::{Speed, median, run};
+use super::chunks::Chunks;
+use super::turns::{Speed, Turns, median, run, take_turns};
 
 const LEN: usize = 4 << 20;
 
+/// What is measured: turns of each tier for saves, and as many for loads.
 struct Plan {
-    chunks: u64,
-    turns: usize,
-}
-
-/// The turns of one tier.
-#[derive(Default)]
-struct Samples {
-    saves: Vec<Speed>,
-    loads: Vec<Speed>,
+    turns: u64,
+    chunks_per_turn: u64,
 }
 
 pub fn measure(is_smoke: bool) {
     let plan = match is_smoke {
-        true => Plan { chunks: 4, turns: 1 },
-        false => Plan { chunks: 128, turns: 9 },
+        true => Plan { turns: 1, chunks_per_turn: 4 },
+        false => Plan { turns: 101, chunks_per_turn: 8 },
     };
     let base = std::env::var_os("KVTIER_BENCH_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
@@ -37,46 +32,49 @@ pub fn measure(is_smoke: bool) {
     println!("|---|---|---|---|---|---|---|");
     for inflight in [1, 8] {
         let chunks = Chunks::new(LEN, inflight);
-        let mut samples = [Samples::default(), Samples::default()];
-        // The first turn is the warm-up. Who begins changes.
-        for turn in 0..=plan.turns {
-            for place in [turn % 2, 1 - turn % 2] {
-                let own = dir.path().join(format!("{inflight}-{turn}-{place}"));
-                let settings = if place == 0 { "" } else { &aes };
-                let [save, load] = play(&own, settings, &chunks, plan.chunks, inflight);
-                if turn > 0 {
-                    samples[place].saves.push(save);
-                    samples[place].loads.push(load);
-                }
-            }
+        let own = |place: &str| dir.path().join(format!("{inflight}-{place}"));
+        let tiers = [open(&own("plain"), ""), open(&own("encrypted"), &aes)];
+        for Played { op, turns } in play(&tiers, &chunks, &plan, inflight) {
+            let [plain, encrypted] = turns.map(|turns| median(&turns));
+            row(inflight, op, plain, encrypted);
         }
-        let [plain, encrypted] = samples;
-        row(inflight, "save", median(&plain.saves), median(&encrypted.saves));
-        row(inflight, "load", median(&plain.loads), median(&encrypted.loads));
+        drop(tiers);
+        for place in ["plain", "encrypted"] {
+            std::fs::remove_dir_all(own(place)).unwrap();
+        }
     }
 }
 
-/// Saves and loads all chunks in a new directory, and removes it.
-fn play(dir: &Path, settings: &str, chunks: &Chunks, count: u64, inflight: usize) -> [Speed; 2] {
-    let tiers = open(dir, settings);
-    let tier = &*tiers.top;
-    chunks.register(&tiers);
+/// Saves and loads chunks in both directories.
+fn play(tiers: &[OpenTiers; 2], chunks: &Chunks, plan: &Plan, inflight: usize) -> [Played; 2] {
+    let count = plan.chunks_per_turn;
+    let turn = |turns: u64, work: &(dyn Fn(&dyn Tier, u64) + Sync)| {
+        take_turns(turns, |place, turn| {
+            run(count, inflight, LEN, |n| work(&*tiers[place].top, turn * count + n))
+        })
+    };
     // Threads, rings and working memory exist before the clock starts.
-    run(inflight as u64, inflight, LEN, |n| chunks.save(tier, count + n));
-    run(inflight as u64, inflight, LEN, |n| chunks.load(tier, count + n));
-    let save = run(count, inflight, LEN, |n| chunks.save(tier, n));
-    let load = run(count, inflight, LEN, |n| chunks.load(tier, n));
-    let all = (0..count + inflight as u64).map(|n| chunks.key(n)).collect();
-    tier.remove(&ctx(), all).wait().unwrap();
-    tier.close().wait().unwrap();
-    drop(tiers);
-    std::fs::remove_dir_all(dir).unwrap();
-    [save, load]
+    tiers.iter().for_each(|tiers| chunks.register(tiers));
+    for (place, tiers) in tiers.iter().enumerate() {
+        let first = plan.turns * count + place as u64 * count;
+        run(count, inflight, LEN, |n| chunks.save(&*tiers.top, first + n));
+        run(count, inflight, LEN, |n| chunks.load(&*tiers.top, first + n));
+    }
+    let saves = turn(plan.turns, &|tier, n| chunks.save(tier, n));
+    let loads = turn(plan.turns, &|tier, n| chunks.load(tier, n));
+    tiers.iter().for_each(|tiers| tiers.top.close().wait().unwrap());
+    [Played { op: "save", turns: saves }, Played { op: "load", turns: loads }]
+}
+
+/// The turns of an operation.
+struct Played {
+    op: &'static str,
+    turns: Turns,
 }
 
 fn open(dir: &Path, settings: &str) -> OpenTiers {
     let text =
-        format!(r#"{{"tiers": [{{"type": "file", "path": {dir:?}, "bytes": "4GiB"{settings}}}]}}"#);
+        format!(r#"{{"tiers": [{{"type": "file", "path": {dir:?}, "bytes": "8GiB"{settings}}}]}}"#);
     Config::from_json(&text, "bench.json").unwrap().open().unwrap()
 }
 

@@ -1,7 +1,9 @@
 //! Turns of operations: their throughput and CPU time, and the medians of all turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
 
 /// What a turn gave, or the medians of several.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +11,22 @@ pub struct Speed {
     pub mb_per_s: f64,
     /// CPU seconds of the whole process.
     pub cpu_s_per_gb: f64,
+}
+
+/// The turns of two tiers.
+pub type Turns = [Vec<Speed>; 2];
+
+/// Lets two tiers take turns that are short against what else the machine does: `work` gets the
+/// number of the tier and of its turn. Who begins changes.
+pub fn take_turns(count: u64, mut work: impl FnMut(usize, u64) -> Speed) -> Turns {
+    let mut turns = Turns::default();
+    for turn in 0..count {
+        let first = usize::from(turn % 2 == 1);
+        for place in [first, 1 - first] {
+            turns[place].push(work(place, turn));
+        }
+    }
+    turns
 }
 
 /// Runs `work` for each of `count` chunks of `len` bytes, `inflight` at once.
@@ -42,9 +60,8 @@ pub fn median(turns: &[Speed]) -> Speed {
     Speed { mb_per_s: of(|turn| turn.mb_per_s), cpu_s_per_gb: of(|turn| turn.cpu_s_per_gb) }
 }
 
-/// CPU time of this process, in steps of 10 ms.
+/// CPU time of this process.
 fn cpu_s() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
-    fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).unwrap();
+    Duration::from(time).as_secs_f64()
 }
