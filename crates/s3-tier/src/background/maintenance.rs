@@ -43,8 +43,11 @@ use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// Records after which a snapshot is due at once.
+/// Records after which a snapshot is due at once, at least.
 const SNAPSHOT_RECORDS: u64 = 1 << 16;
+/// In a large bucket as many records as this part of its chunks: a snapshot has all chunks, and would
+/// be written without end.
+const SNAPSHOT_RECORDS_PART: u64 = 4;
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause, after many failures.
@@ -441,9 +444,11 @@ impl Maintenance {
 
     fn is_snapshot_due(&self) -> bool {
         let new = self.known() - self.snapshot.1;
+        let chunks = self.shared.catalog().index.usage().entries as u64;
+        let many = SNAPSHOT_RECORDS.max(chunks / SNAPSHOT_RECORDS_PART);
         // A snapshot of an earlier build contains names of tenants.
         self.names_tenants
-            || new >= SNAPSHOT_RECORDS
+            || new >= many
             || (new > 0 && self.snapshot.0.elapsed() >= self.shared.node.config.snapshot_every)
     }
 
