@@ -24,6 +24,7 @@ mod fuzz;
 mod machine;
 mod nightly;
 mod release;
+mod scale;
 mod servers;
 mod sglang_venv;
 mod sh;
@@ -76,6 +77,8 @@ Usage: cargo xtask <step> [options]
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
   release [--check]                  the command as it is released, with a file of its line tables beside it;
                                      --check packs the crates as they are published, offline
+  scale [--render]                   measures fleets of up to 1,000 nodes on a simulated bucket and writes docs/SCALE.md's
+                                     tables and pictures; --render writes them from the last record
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
@@ -107,6 +110,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("fuzz") => fuzz::run(args),
         Some("gpu-check") => build_gpu_check::run(args),
         Some("release") => release::run(args),
+        Some("scale") => scale::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => test_lmcache::run(args),
         Some("test-vllm") => engine_contract::run(args, &engine_contract::VLLM),

@@ -17,6 +17,7 @@ mod fleet;
 mod host;
 mod network;
 mod report;
+pub mod scale;
 mod schedule;
 mod shorten;
 mod stack;

@@ -25,7 +25,10 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
             "s3", "s3-tier",
         ],
     ),
-    ("faultsim", &["codec", "core", "disk", "key", "kvtier", "mem", "os", "s3", "s3-tier"]),
+    (
+        "faultsim",
+        &["codec", "core", "disk", "index", "key", "kvtier", "mem", "os", "s3", "s3-tier"],
+    ),
     ("cli", &["kvtier", "faultsim"]),
     ("py", &["codec", "kvtier"]),
     ("benches", &["kvtier"]),

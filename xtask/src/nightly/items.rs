@@ -8,7 +8,10 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{bench, build_alone, fs_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
+use crate::{
+    bench, build_alone, fs_crashes, fuzz as fuzzing, scale as fleets, servers,
+    shuttle as interleavings,
+};
 
 /// An item of the nightly list.
 pub struct Item {
@@ -25,6 +28,11 @@ pub const ITEMS: &[Item] = &[
         run: long_tests,
     },
     Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: fault_seeds },
+    Item {
+        name: "scale",
+        what: "fleets of up to 1,000 nodes on a simulated bucket, and a node with 10,000,000 chunks",
+        run: scale,
+    },
     Item {
         name: "crashes",
         what: "file systems that lose what was not synced, a thousand times",
@@ -129,6 +137,11 @@ fn long_tests(_: &[Package]) -> Result<Outcome> {
 fn fault_seeds(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--lib", "--bins", "--tests", "fault_seeds"]);
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
+}
+
+fn scale(_: &[Package]) -> Result<Outcome> {
+    fleets::measure_beside_the_docs()?;
+    Ok(Outcome::Noted("the model agrees with the runs".into()))
 }
 
 fn crashes(_: &[Package]) -> Result<Outcome> {

@@ -171,6 +171,12 @@ pub fn decode(text: &str) -> String {
 
 /// Percent-encodes all but letters, digits and `-._~/`.
 pub fn encode(text: &str) -> String {
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/');
+    // As the names of chunks are.
+    if text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

@@ -1,12 +1,14 @@
 //! The simulated bucket: its objects, and which answer a request gets.
 
 pub mod calendar;
+pub mod counts;
 pub mod http;
 mod lag;
 mod listing;
 
 use std::collections::BTreeMap;
 
+use self::counts::RequestCounts;
 use self::http::{Request, Response, decode, texts};
 use self::lag::Lag;
 
@@ -34,6 +36,8 @@ pub struct Bucket {
     pub chunk_bytes: u64,
     /// The most there were at a time.
     pub chunk_bytes_most: u64,
+    /// The requests that it answered.
+    pub requests: RequestCounts,
 }
 
 impl Bucket {
@@ -47,6 +51,7 @@ impl Bucket {
         let path = decode(&request.path);
         let key = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let key = key.map(|(_, key)| key).unwrap_or_default();
+        self.requests.note(request, key);
         match (request.method.as_str(), key) {
             ("HEAD", "") => Response::new(200, Vec::new()),
             ("GET", "") if request.has("list-type") => self.list(request, now_ms),

@@ -33,6 +33,9 @@ use crate::state::shared::Shared;
 
 /// Prefixes listed at a time.
 const WIDTH: usize = 16;
+/// Chunks below which a later listing goes page after page: 256 prefixes would be more requests, and it
+/// need not be fast.
+const PREFIXES_FROM: usize = 256_000;
 /// Pause after a request that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Attempts at one page of a listing that repeats itself before the listing ends.
@@ -107,7 +110,8 @@ impl BucketListing {
         let Some(page) = self.page(&root, None).await else { return false };
         // A small bucket is listed page after page, and so is one whose names do not begin with a
         // hash.
-        if page.next.is_none() || !self.shared.names.is_own() {
+        let is_small = !self.first && self.shared.catalog().index.usage().entries < PREFIXES_FROM;
+        if page.next.is_none() || !self.shared.names.is_own() || is_small {
             return self.rest(&root, page.next).await;
         }
         let mut lists = JoinSet::new();

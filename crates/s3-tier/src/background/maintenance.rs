@@ -30,10 +30,11 @@ use std::time::Duration;
 use kvtier_s3::Put;
 use tokio::time::Instant;
 
+use crate::background::fleet_totals::{DIRECT_NODES_MAX, FleetTotals};
 use crate::background::peer_journals::merge;
 use crate::background::peer_journals::merge::JournalMerger;
 use crate::background::{
-    agree_on_tenant_key, election, listing, own_objects, snapshot, unfinished_uploads,
+    agree_on_tenant_key, election, fleet_totals, listing, own_objects, snapshot, unfinished_uploads,
 };
 use crate::state::counters::add;
 use crate::state::machine::of_process;
@@ -44,8 +45,11 @@ use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// Records after which a snapshot is due at once.
+/// Records after which a snapshot is due at once, at least.
 const SNAPSHOT_RECORDS: u64 = 1 << 16;
+/// In a large bucket as many records as this part of its chunks: a snapshot has all chunks, and would
+/// be written without end.
+const SNAPSHOT_RECORDS_PART: u64 = 4;
 /// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause, after many failures.
@@ -234,6 +238,8 @@ struct Maintenance {
     followed: Option<(String, u32)>,
     /// Nodes, this one included, as of the last listing of all journals.
     nodes: usize,
+    /// The totals that renewed the budget last.
+    totals: Option<FleetTotals>,
     /// The snapshot that was read is of an earlier build, and contains names of tenants.
     names_tenants: bool,
 }
@@ -251,6 +257,7 @@ impl Maintenance {
             follows: None,
             followed: None,
             nodes: 1,
+            totals: None,
             names_tenants: false,
             shared,
         }
@@ -268,19 +275,72 @@ impl Maintenance {
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
         record(&self.shared, "journal", announce_node(&self.shared).await);
-        let journals = self.shared.node.own_names.journals();
-        self.merge(&journals).await;
-        self.exchanged(true);
+        self.count_nodes().await;
+        let totals = self.read_totals(true).await;
+        let names = &self.shared.node.own_names;
+        let directory = totals
+            .as_ref()
+            .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
+        self.merge(&directory).await;
+        self.exchanged(true, totals);
     }
 
-    /// The journals of others are read: this node's budget is renewed.
-    fn exchanged(&mut self, is_early: bool) {
+    /// The journals of others are read, or the totals of all: this node's budget is renewed.
+    fn exchanged(&mut self, is_early: bool, totals: Option<FleetTotals>) {
         let shared = &self.shared;
         let usage = shared.catalog().index.usage();
-        // As all nodes have reported it by now; each may fill a part of it until the next exchange.
-        let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
-        shared.node.budget.exchanged(Exchange { nodes: self.nodes, free, is_early });
+        let exchange = match &totals {
+            // What was saved since they were read counts on.
+            Some(_) if totals == self.totals => return,
+            Some(FleetTotals { used, .. }) => {
+                Exchange::by_totals(self.nodes, *used, usage.capacity)
+            }
+            None => Exchange {
+                nodes: self.nodes,
+                // As all nodes have reported it by now; each may fill a part of it until the next
+                // exchange.
+                free: usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved)),
+                is_early,
+                is_by_totals: false,
+            },
+        };
+        shared.node.budget.exchanged(exchange);
+        self.totals = totals;
         shared.freed.notify_waiters();
+    }
+
+    /// What the evictor counts for all, in a large fleet. Early, this node may know of others that it has
+    /// not counted yet.
+    async fn read_totals(&mut self, is_early: bool) -> Option<FleetTotals> {
+        if self.nodes <= DIRECT_NODES_MAX {
+            return None;
+        }
+        match fleet_totals::read(&self.shared).await {
+            Ok(totals) => {
+                if let Some(FleetTotals { nodes, .. }) = totals {
+                    self.nodes = if is_early { self.nodes.max(nodes) } else { nodes };
+                }
+                totals
+            }
+            // As if there were none.
+            Err(e) => {
+                drop(self.shared.error("totals", None, e));
+                None
+            }
+        }
+    }
+
+    /// Counts the nodes by a listing of all journals, without reading them.
+    async fn count_nodes(&mut self) {
+        match self.merger.count_nodes(&self.shared, self.node_age_s()).await {
+            Ok(nodes) => self.nodes = nodes,
+            Err(e) => drop(self.shared.error("journal", None, e)),
+        }
+    }
+
+    /// A node that wrote no journal object for longer is gone.
+    fn node_age_s(&self) -> i64 {
+        AGE_CUT_S + 3 * self.shared.node.config.journal_every.as_secs().cast_signed()
     }
 
     /// Reads the first snapshot, unless that is done; `false` when it must be tried again.
@@ -367,15 +427,23 @@ impl Maintenance {
         let cap = shared.catalog().index.usage().capacity;
         // Before others are read: two nodes that exchange at the same time then see each other.
         let flushes = !early || shared.node.budget.is_journal_due(cap);
-        if flushes {
-            record(&shared, "journal", flush(&shared).await);
-        }
+        let flushed = !flushes || record(&shared, "journal", flush(&shared).await);
         let caught_up = self.learn().await && self.catch_up().await;
         // Asked after the catch-up, which may have taken long.
         let leads = shared.node.may_evict(shared.now_ms());
+        // Others may start now, whom the evictor has not counted yet.
+        if early && !leads && self.nodes > DIRECT_NODES_MAX {
+            self.count_nodes().await;
+        }
+        let totals = if leads { None } else { self.read_totals(early).await };
         // The writes of all others count while much space is free.
-        let reads_all = leads || early || shared.node.budget.is_filling(cap);
+        let reads_all = leads || early || shared.node.budget.is_filling(cap)
+            // Without totals again: this node has not read what others saved meanwhile.
+            || (self.totals.is_some() && totals.is_none());
         let directory = match shared.node.holder() {
+            _ if totals.is_some() => {
+                totals.as_ref().map(|totals| shared.node.own_names.journals_of(&totals.node))
+            }
             _ if reads_all => Some(shared.node.own_names.journals()),
             Some(holder) => Some(shared.node.own_names.journals_of(&holder)),
             // This node does not take part in the election, so it does not know whose journal to
@@ -394,7 +462,13 @@ impl Maintenance {
         if !flushes && self.nodes > 1 {
             record(&shared, "journal", flush(&shared).await);
         }
-        self.exchanged(early);
+        // Totals that cannot have what this node saved renew no budget.
+        if flushed || totals.is_none() {
+            self.exchanged(early, totals);
+        }
+        if leads && caught_up && self.nodes > DIRECT_NODES_MAX {
+            record(&shared, "totals", fleet_totals::write(&shared, self.nodes).await);
+        }
         // A snapshot whose order is unknown is not overwritten.
         if leads && caught_up && self.is_snapshot_due() {
             record(&shared, "snapshot", self.snapshot().await);
@@ -427,8 +501,7 @@ impl Maintenance {
                 self.shared.eviction_queue.notify();
                 // Only a listing of all journals shows how many nodes there are.
                 if directory == self.shared.node.own_names.journals() {
-                    let every_s = self.shared.node.config.journal_every.as_secs().cast_signed();
-                    self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
+                    self.nodes = self.merger.nodes(&self.shared, self.node_age_s());
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
@@ -443,9 +516,11 @@ impl Maintenance {
 
     fn is_snapshot_due(&self) -> bool {
         let new = self.known() - self.snapshot.1;
+        let chunks = self.shared.catalog().index.usage().entries as u64;
+        let many = SNAPSHOT_RECORDS.max(chunks / SNAPSHOT_RECORDS_PART);
         // A snapshot of an earlier build contains names of tenants.
         self.names_tenants
-            || new >= SNAPSHOT_RECORDS
+            || new >= many
             || (new > 0 && self.snapshot.0.elapsed() >= self.shared.node.config.snapshot_every)
     }
 

@@ -6,6 +6,7 @@ pub mod agree_on_tenant_key;
 pub mod conditional_puts;
 pub mod election;
 pub mod epoch_object;
+pub mod fleet_totals;
 pub mod listing;
 pub mod maintenance;
 pub mod own_objects;

@@ -13,7 +13,14 @@
 //! first interval it writes its journal after each eighth of the cap, and what it wrote before the
 //! first exchange counts until the second.
 //!
-//! When little is free, budgets end: the evictor frees space then, and the others keep close to the
+//! In a large fleet a node reads what the evictor counts for all (`FleetTotals`) in place of the
+//! journals of the others. Its budget is then renewed by newer totals alone, and is a quarter of its
+//! part: the totals may lack what each node saved between its last two rounds and the one before, and
+//! it saves on. The part is of what is free below the cap and a twentieth more, so budgets do not end
+//! when little is free. Whatever the number of nodes, they pass the cap by a twentieth together, and
+//! by one chunk each.
+//!
+//! Without totals, when little is free, budgets end: the evictor frees space then, and the others keep close to the
 //! cap by `NodeState::reserve`.
 //!
 //! A simulation in the tests runs up to eight nodes that start within a second of each other; each alone
@@ -23,8 +30,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The part of the cap that a node may fill before its first exchange.
 const FIRST_PART: u64 = 8;
-/// Less free space than this part of the cap is little.
+/// Less free space than this part of the cap is little. By as much a large fleet may pass the cap.
 const LITTLE_PART: u64 = 20;
+/// Times that each node may fill its budget before the totals show it, and one more.
+const TOTALS_WINDOWS: u64 = 4;
 
 /// This node's part of the free space.
 #[derive(Debug, Default)]
@@ -47,6 +56,8 @@ pub struct Exchange {
     pub free: u64,
     /// The node started less than an interval ago: others that started with it may be unseen yet.
     pub is_early: bool,
+    /// The evictor counted for all. `free` is then up to the cap and a twentieth more.
+    pub is_by_totals: bool,
 }
 
 impl NodeBudget {
@@ -58,16 +69,23 @@ impl NodeBudget {
     }
 
     /// Whether a save of `bytes` is within this node's budget. One save at a time always
-    /// is.
+    /// is, in a large fleet as long as anything is free.
     pub fn allows(&self, bytes: u64, cap: u64) -> bool {
         let state = self.state();
+        // A large chunk must not be stuck. But if all nodes of a large fleet write one more chunk after
+        // each exchange, nothing bounds them.
+        let mut one_is_allowed = true;
         let budget = match state.last {
             None => cap / FIRST_PART,
             Some(Exchange { nodes: 0 | 1, .. }) => return true,
+            Some(Exchange { nodes, free, is_by_totals: true, .. }) => {
+                one_is_allowed = free > 0;
+                free / (TOTALS_WINDOWS * nodes as u64)
+            }
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
             Some(Exchange { nodes, free, .. }) => free / (2 * nodes as u64),
         };
-        state.granted == 0 || state.granted.saturating_add(bytes) <= budget
+        (one_is_allowed && state.granted == 0) || state.granted.saturating_add(bytes) <= budget
     }
 
     /// Admits a save. Returns whether an exchange is due: a node that has just started alone has no
@@ -93,11 +111,21 @@ impl NodeBudget {
 
     /// Whether several nodes fill much free space: then each reads the journals of all.
     pub fn is_filling(&self, cap: u64) -> bool {
-        self.state().last.is_some_and(|last| last.nodes > 1 && last.free >= cap / LITTLE_PART)
+        let is_filling =
+            |last: Exchange| !last.is_by_totals && last.nodes > 1 && last.free >= cap / LITTLE_PART;
+        self.state().last.is_some_and(is_filling)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Exchange {
+    /// One in which the evictor's count of all `nodes` was read.
+    pub fn by_totals(nodes: usize, used: u64, cap: u64) -> Self {
+        let free = cap.saturating_add(cap / LITTLE_PART).saturating_sub(used);
+        Exchange { nodes, free, is_early: false, is_by_totals: true }
     }
 }
 
@@ -114,7 +142,7 @@ mod tests {
     #[test]
     fn one_node_takes_all_and_of_several_each_its_part() {
         let budget = NodeBudget::default();
-        let alone = Exchange { nodes: 1, free: 740, is_early: true };
+        let alone = Exchange { nodes: 1, free: 740, is_early: true, is_by_totals: false };
         assert!(budget.allows(100, 800), "one save");
         budget.grant(60, 800);
         assert!(
@@ -127,15 +155,89 @@ mod tests {
         assert!(budget.is_journal_due(800) && !budget.has_others());
         budget.exchanged(Exchange { is_early: false, ..alone });
         assert!(!budget.grant(740, 800) && budget.allows(740, 800) && !budget.has_others());
-        budget.exchanged(Exchange { nodes: 2, free: 400, is_early: false });
+        budget.exchanged(Exchange { nodes: 2, free: 400, is_early: false, is_by_totals: false });
         budget.grant(60, 800);
         assert!(budget.allows(40, 800) && !budget.allows(41, 800) && budget.is_filling(800));
-        budget.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
+        budget.exchanged(Exchange { nodes: 2, free: 39, is_early: false, is_by_totals: false });
         budget.grant(60, 800);
         assert!(
             budget.allows(60, 800) && budget.has_others() && !budget.is_filling(800),
             "the evictor frees space"
         );
+    }
+
+    #[test]
+    fn the_budget_of_a_large_fleet_is_a_part_of_what_the_evictor_counts_as_free() {
+        let budget = NodeBudget::default();
+        // 800 and a twentieth more, without 640: of the remaining 200 each of 10 nodes a 40th.
+        budget.exchanged(Exchange::by_totals(10, 640, 800));
+        budget.grant(2, 800);
+        assert!(budget.allows(3, 800) && !budget.allows(4, 800));
+        assert!(budget.has_others() && !budget.is_filling(800), "it reads no journals of others");
+        budget.exchanged(Exchange::by_totals(10, 800, 800));
+        budget.grant(1, 800);
+        assert!(!budget.allows(1, 800), "the budget does not end when little is free");
+        budget.exchanged(Exchange::by_totals(10, 839, 800));
+        assert!(budget.allows(500, 800), "one large chunk, as long as anything is free");
+        budget.grant(1, 800);
+        assert!(!budget.allows(1, 800));
+        budget.exchanged(Exchange::by_totals(10, 840, 800));
+        assert!(!budget.allows(1, 800), "and none after that");
+    }
+
+    /// Nodes of a large fleet write as fast as they may. Each round of theirs writes the journal,
+    /// then reads the totals. The evictor counts what is in journals, at its own times.
+    #[test]
+    fn a_large_fleet_passes_the_cap_by_a_twentieth_at_most() {
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let count = rng.usize(9..60);
+            let mut nodes: Vec<FleetNode> = (0..count).map(|_| FleetNode::default()).collect();
+            let (mut totals, mut version) = (0, 0);
+            for _ in 0..5000 {
+                let at = rng.usize(..count + 1);
+                if at == count {
+                    totals = nodes.iter().map(|node| node.shown).sum();
+                    version += 1;
+                    continue;
+                }
+                let node = &mut nodes[at];
+                match rng.u32(..3) {
+                    0 => {
+                        node.shown = node.wrote;
+                        if node.version != version {
+                            node.version = version;
+                            node.budget.exchanged(Exchange::by_totals(count, totals, CAP));
+                        }
+                    }
+                    _ => node.write(rng.u64(1..CAP / 500)),
+                }
+            }
+            let wrote: u64 = nodes.iter().map(|node| node.wrote).sum();
+            let one_each = count as u64 * CAP / 500;
+            assert!(wrote <= CAP + CAP / 20 + one_each, "seed {seed}: {wrote} of {CAP}");
+            assert!(wrote >= CAP / 2, "seed {seed}: {wrote} of {CAP}");
+        }
+    }
+
+    #[derive(Default)]
+    struct FleetNode {
+        budget: NodeBudget,
+        wrote: u64,
+        /// The bytes in its journals.
+        shown: u64,
+        /// The totals that it has read.
+        version: u64,
+    }
+
+    impl FleetNode {
+        fn write(&mut self, bytes: u64) {
+            // Before the first exchange an eighth of the cap is allowed, which is another promise.
+            if self.version > 0 && self.budget.allows(bytes, CAP) {
+                self.budget.grant(bytes, CAP);
+                self.wrote += bytes;
+            }
+        }
     }
 
     /// Nodes that start within a second on an empty bucket. Each writes so fast that it alone would
@@ -222,7 +324,12 @@ mod tests {
             nodes[n].wrote + (0..shown.len()).filter(|m| *m != n).map(|m| shown[m]).sum::<u64>();
         let node = &mut nodes[n];
         let is_early = step < node.start + 600;
-        node.budget.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
+        node.budget.exchanged(Exchange {
+            nodes: there,
+            free: CAP.saturating_sub(used),
+            is_early,
+            is_by_totals: false,
+        });
         node.known = shown;
     }
 }

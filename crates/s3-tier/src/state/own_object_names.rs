@@ -54,6 +54,11 @@ impl OwnObjectNames {
         format!("{}current", self.snapshots())
     }
 
+    /// What the evictor counts for all nodes.
+    pub fn totals(&self) -> String {
+        format!("{}totals", self.own)
+    }
+
     /// The key that turns names into identities of tenants.
     pub fn tenant_key(&self) -> String {
         format!("{}tenant-key", self.own)

@@ -68,6 +68,7 @@ impl JournalMerger {
     /// The directory cannot be listed.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<Merged> {
         self.list(shared, directory).await?;
+        self.skip_empty(shared);
         let mut batches = Vec::new();
         let mut failed = None;
         let mut stuck = None;
@@ -126,6 +127,25 @@ impl JournalMerger {
         let used = batches.iter().flat_map(|batch| &batch.records);
         touch_again(shared, &used.copied().collect::<Vec<Record>>());
         Ok(())
+    }
+
+    /// Lists all journals without reading them; the number of nodes, as [`nodes`](Self::nodes).
+    ///
+    /// # Errors
+    /// The journals cannot be listed.
+    pub async fn count_nodes(&mut self, shared: &Shared, age_s: i64) -> kvtier_s3::Result<usize> {
+        self.list(shared, &shared.node.own_names.journals()).await?;
+        Ok(self.nodes(shared, age_s))
+    }
+
+    /// Announcements of nodes have nothing to read.
+    fn skip_empty(&mut self, shared: &Shared) {
+        let own = shared.node.own_names.journals_of(&shared.node.name);
+        for entry in self.listed.0.iter().filter(|entry| entry.bytes == 0) {
+            if !entry.key.starts_with(&own) && !self.progress.is_read(&entry.key) {
+                self.progress.done(entry.key.clone());
+            }
+        }
     }
 
     async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
