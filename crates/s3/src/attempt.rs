@@ -116,8 +116,7 @@ impl Inner {
             permit.answered(Instant::now());
         }
         log(request, sent_at, &answer);
-        let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
-        let (head, early) = answer?;
+        let (head, early) = answer.map_err(|failure| self.or_elsewhere(failure, &destination))?;
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
             return Err(not_the_stores(&head));
         }
@@ -137,10 +136,7 @@ impl Inner {
             let what = "the store reported success before it had the whole body";
             return Err(AttemptError::connection(Error::new(ErrorKind::Io, what)));
         }
-        // A wrong miss costs one load, but an object that wrongly counts as deleted is never
-        // counted again.
-        let may_be_silent =
-            request.method != "DELETE" && !destination.endpoint.provider().names_answers();
+        let may_be_silent = may_be_silent(request, &destination);
         Ok(PendingResponse {
             head,
             transport,
@@ -434,6 +430,12 @@ impl PendingResponse {
         }
         inner.or_elsewhere(failure, &destination)
     }
+}
+
+/// Whether an answer without the store's name may be its own. A wrong miss costs one load, but an object
+/// that wrongly counts as deleted is never counted again.
+fn may_be_silent(request: &Request<'_>, destination: &Destination) -> bool {
+    request.method != "DELETE" && !destination.endpoint.provider().names_answers()
 }
 
 fn log(

@@ -149,7 +149,7 @@ impl Record {
         Ok(fs::write(docs.join("scale/runs.txt"), lines.join("\n") + "\n")?)
     }
 
-    /// The run of so many nodes and chunks.
+    /// The run of this number of nodes and of chunks.
     pub fn run(&self, nodes: u64, chunks: u64, is_full: bool) -> Option<&Run> {
         let is_it =
             |run: &&Run| run.nodes() == nodes && run.chunks() == chunks && run.is_full() == is_full;

@@ -252,8 +252,8 @@ fn behaviour_chart(record: &Record) -> Chart {
         x: "nodes".into(),
         y: "seconds".into(),
         series: vec![
-            of("median until a follower knows a delete", "deletes.median_s"),
-            of("median until a follower knows a save", "saves.median_s"),
+            of("median until a follower reads a delete", "deletes.median_s"),
+            of("median until a follower reads a save", "saves.median_s"),
             of("from the evictor's death to the next delete", "takeover_s"),
         ],
     }

@@ -62,7 +62,7 @@ impl Fleet {
         Caller { common: &self.common, name, tier, timeout, host }
     }
 
-    /// Starts the node at this place, after so many starts.
+    /// Starts the node at this place, after this number of starts.
     pub fn start(&self, place: usize, restarts: u32) -> Node {
         Node::start(&self.world, place, restarts, self.setting.evictor(place))
     }

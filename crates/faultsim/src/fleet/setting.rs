@@ -11,7 +11,7 @@ use crate::schedule::setup_rng;
 /// The longest lag of listings: a quarter of the lease's term, after which the evictor renews it.
 const LAG_MAX_MS: u64 = 1000;
 
-/// The store, and what the nodes are told of it.
+/// The store, and what the nodes' configuration says of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Setting {
     /// It honours conditions, and listings show all changes at once. Nodes agree on the evictor.

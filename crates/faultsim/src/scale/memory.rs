@@ -19,7 +19,7 @@ const PART_CHUNKS: usize = 65_536;
 /// How long the start may take.
 const START_MAX: Duration = Duration::from_secs(600);
 
-/// The bytes that a node allocates for so many chunks, counted by `live_bytes`: the tier reads them from the snapshot
+/// The bytes that a node allocates for this number of chunks, counted by `live_bytes`: the tier reads them from the snapshot
 /// that an evictor leaves. `None` if it does not.
 ///
 /// Runs on the calling thread, which must not be one of a tokio runtime.

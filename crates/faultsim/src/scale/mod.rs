@@ -91,7 +91,7 @@ pub struct ScaleResult {
     pub shed: u64,
     /// Bytes of chunks at most, as a share of the cap.
     pub most_of_cap: f64,
-    /// The median and the 99th percentile of the time until a follower knows a chunk that another node saved, in
+    /// The median and the 99th percentile of the time until a follower has a chunk that another node saved, in
     /// seconds; and the share of such chunks that it learned of.
     pub save_lag_s: Lag,
     /// The same for chunks that the evictor deleted.

@@ -86,7 +86,7 @@ fn crc(text: &str) -> u32 {
     BlockSums::from_bytes(text.as_bytes()).whole()
 }
 
-/// Publishes what this node counts, as the evictor of so many nodes.
+/// Publishes what this node counts, as the evictor of `nodes` nodes.
 pub async fn write(shared: &Shared, nodes: usize) -> kvtier_s3::Result<()> {
     let usage = shared.catalog().index.usage();
     let totals = FleetTotals {
@@ -106,7 +106,7 @@ pub async fn read(shared: &Shared) -> kvtier_s3::Result<Option<FleetTotals>> {
     let totals = bytes.as_deref().and_then(FleetTotals::decode);
     let now_ms = shared.node.server_ms(&shared.client);
     let age_max_ms = FRESH_INTERVALS * shared.node.config.journal_every.as_millis() as u64;
-    // A node that does not take part in the election knows no holder.
+    // A node that does not take part in the election has no holder.
     let holder = shared.node.holder();
     Ok(totals.filter(|totals| {
         totals.nodes > DIRECT_NODES_MAX

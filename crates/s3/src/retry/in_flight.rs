@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::http::{SILENT_AFTER, Silence};
 use crate::local_clock::Instant;
 
-/// So many requests of a kind are written off at most: a client sends no more beyond its limits.
+/// The most requests of a kind that are written off: a client sends no more beyond its limits.
 pub const WRITTEN_OFF_MAX: usize = 16;
 
 /// The places of a request: among its kind, and among all kinds.
