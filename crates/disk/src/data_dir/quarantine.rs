@@ -37,16 +37,18 @@ pub fn list(own: &Path) -> io::Result<Vec<QuarantinedFile>> {
     for entry in entries {
         let entry = entry?;
         match entry.metadata() {
-            // The rename into quarantine was the last change of the inode.
             Ok(meta) => {
-                let since = UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0).cast_unsigned());
+                // The rename into quarantine was the last change of the inode. The system's clock
+                // has no part in a simulation.
+                let changed = if kvtier_os::is_simulated() { meta.mtime() } else { meta.ctime() };
+                let since = UNIX_EPOCH + Duration::from_secs(changed.max(0).cast_unsigned());
                 all.push(QuarantinedFile { path: entry.path(), bytes: meta.len(), since });
             }
             Err(e) if e.kind() == Io::NotFound => {}
             Err(e) => return Err(e),
         }
     }
-    all.sort_unstable_by_key(|kept| kept.since);
+    all.sort_unstable_by(|one, two| (one.since, &one.path).cmp(&(two.since, &two.path)));
     Ok(all)
 }
 
