@@ -87,19 +87,22 @@ fn behaviour(record: &Record) -> String {
             ),
             false => "-".into(),
         };
+        let known = match run.get("nodes") > 1.0 {
+            true => format!("{:.0} %", 100.0 * run.get("saves.learned")),
+            false => "-".into(),
+        };
         let takeover = match run.get("takeover_s") {
             none if none < 0.0 => "-".into(),
             seconds => format!("{seconds:.0} s"),
         };
         let _ = writeln!(
             out,
-            "| {} | {} | {:.1} | {} | {} | {:.0} % | {:.1} % | {:.2} % | {takeover} |",
+            "| {} | {} | {:.1} | {} | {} | {known} | {:.1} % | {:.2} % | {takeover} |",
             run.get("nodes"),
             thousands(run.get("chunks")),
             run.get("node_bytes") / 1e6,
             lag("deletes"),
             lag("saves"),
-            100.0 * run.get("saves.learned"),
             100.0 * run.get("most_of_cap"),
             100.0 * shed(run),
         );
@@ -252,8 +255,8 @@ fn behaviour_chart(record: &Record) -> Chart {
         x: "nodes".into(),
         y: "seconds".into(),
         series: vec![
-            of("median until a follower reads a delete", "deletes.median_s"),
-            of("median until a follower reads a save", "saves.median_s"),
+            of("median until a follower has learned of a delete", "deletes.median_s"),
+            of("median until a follower has learned of a save", "saves.median_s"),
             of("from the evictor's death to the next delete", "takeover_s"),
         ],
     }

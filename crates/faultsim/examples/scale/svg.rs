@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 360.0;
+const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 620.0;
 const TOP: f64 = 40.0;
@@ -93,7 +93,8 @@ impl Chart {
         for (number, series) in self.series.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
             draw_series(&mut out, series, colour, |point| Point { x: x(point.x), y: y(point.y) });
-            let at = TOP + 14.0 + 16.0 * number as f64;
+            // Below the axis, where no curve is.
+            let at = BOTTOM + 56.0 + 16.0 * number as f64;
             let name = &series.name;
             let _ = writeln!(
                 out,
