@@ -16,11 +16,10 @@ fn no_seed_breaks_a_promise() {
     }
 }
 
-/// Second files of the layouts with headers were not counted in every state that a crash or a
-/// failing device leaves, and empty files released bytes that were never counted.
+/// A start beside a damaged ledger took the total for 0.
 #[test]
-fn second_files_and_empty_files_are_counted_right() {
-    for seed in [20, 33, 39, 56, 108] {
+fn a_lost_total_is_counted_before_anything_is_granted() {
+    for seed in [126, 134] {
         let report = run(Scope::Layouts, seed);
         assert!(report.findings.is_empty(), "{report}");
     }
