@@ -211,11 +211,19 @@ fn a_save_with_little_time_learns_that_the_bucket_is_full() {
     world.server.heal();
 }
 
+/// Without a cap no request of the background finds those that hang.
 #[test]
 fn requests_that_hang_keep_no_others_from_a_store_that_works_again() {
+    for capacity in [Some(64 << 20), None] {
+        hung_requests_keep_no_others(capacity);
+    }
+}
+
+fn hung_requests_keep_no_others(capacity: Option<u64>) {
     let world = World::with(|mut config| {
         config.client.requests_max = 8;
         config.client.stall_max = Duration::from_secs(3600);
+        config.capacity_bytes = capacity;
         config
     });
     let keys: Vec<_> = (0..60).map(|n| world.suite.key(n)).collect();

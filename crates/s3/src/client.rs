@@ -240,6 +240,12 @@ impl Client {
         }
     }
 
+    /// Lets requests that hang give up their places, as requests that wait in the client do. For callers
+    /// that keep requests waiting before they get here: call it about once a second while one waits.
+    pub fn make_way(&self) {
+        self.inner.limits.make_way_for_all();
+    }
+
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends
     /// that.
     pub fn is_bucket_missing(&self) -> bool {

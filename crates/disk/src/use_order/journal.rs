@@ -151,19 +151,19 @@ impl Journal {
             }
         };
         tail.numbers.push_back(tail.number);
-        while tail.numbers.len() > FILES_MAX
+        // One that cannot be deleted keeps no others. It is tried again with the next file.
+        let mut undeleted = Vec::new();
+        while undeleted.len() + tail.numbers.len() > FILES_MAX
+            && tail.numbers.len() > 1
             && let Some(oldest) = tail.numbers.pop_front()
         {
             match kvtier_os::remove_file(path(oldest)) {
-                // Tried again with the next file.
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    tail.numbers.push_front(oldest);
-                    break;
-                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => undeleted.push(oldest),
                 // Deleted already, if a snapshot has it.
                 _ => {}
             }
         }
+        undeleted.into_iter().rev().for_each(|number| tail.numbers.push_front(number));
         Ok(file)
     }
 

@@ -453,8 +453,9 @@ impl Maintenance {
             }
             None => None,
         };
+        let mut has_all = false;
         if let Some(directory) = directory {
-            self.merge(&directory).await;
+            has_all = self.merge(&directory).await;
             self.follow_previous().await;
             self.merger.resolve_conflicts(&shared).await;
         }
@@ -466,7 +467,8 @@ impl Maintenance {
         if flushed || totals.is_none() {
             self.exchanged(early, totals);
         }
-        if leads && caught_up && self.nodes > DIRECT_NODES_MAX {
+        // A count that lacks saves would renew the budgets of all. Without new totals they age.
+        if leads && caught_up && has_all && self.nodes > DIRECT_NODES_MAX {
             record(&shared, "totals", fleet_totals::write(&shared, self.nodes).await);
         }
         // A snapshot whose order is unknown is not overwritten.
@@ -494,7 +496,8 @@ impl Maintenance {
         }
     }
 
-    async fn merge(&mut self, directory: &str) {
+    /// Whether all journals of the directory are applied.
+    async fn merge(&mut self, directory: &str) -> bool {
         match self.merger.merge(&self.shared, directory).await {
             Ok(merged) => {
                 self.merged += merged.records as u64;
@@ -505,8 +508,12 @@ impl Maintenance {
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
+                merged.is_whole
             }
-            Err(e) => drop(self.shared.error("journal", None, e)),
+            Err(e) => {
+                drop(self.shared.error("journal", None, e));
+                false
+            }
         }
     }
 

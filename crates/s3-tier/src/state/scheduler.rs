@@ -146,7 +146,8 @@ impl RequestScheduler {
                 Ok(Ok(permit)) => return permit,
                 // Senders are only dropped with the scheduler, which we hold.
                 Ok(Err(_)) => std::future::pending().await,
-                Err(_) => {}
+                // The limits above may let none into the client to look there.
+                Err(_) => self.client.make_way(),
             }
         }
     }

@@ -58,6 +58,8 @@ pub struct Merged {
     pub records: usize,
     /// Why an object could not be read. The others were applied all the same.
     pub failed: Option<kvtier_s3::Error>,
+    /// Every listed object is applied.
+    pub is_whole: bool,
 }
 
 impl JournalMerger {
@@ -104,7 +106,9 @@ impl JournalMerger {
         sort_by_time(&mut batches);
         let count = self.apply(shared, &batches);
         add(&shared.counters.merged, count as u64);
-        Ok(Merged { records: count, failed })
+        // Some wait for another attempt, or are more than one round reads.
+        let is_whole = self.entries(shared, |known, _| !known).is_empty();
+        Ok(Merged { records: count, failed, is_whole })
     }
 
     /// Applies the order of all uses since then (Unix milliseconds by the store's clock) again,
