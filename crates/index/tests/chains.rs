@@ -34,7 +34,8 @@ fn index(chunks: u64, policy: PolicyKind) -> Index {
 fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Refusal> {
     let mut gone = Vec::new();
     loop {
-        match index.reserve_for(0, &ReserveRequest::new(10).with_place(place)) {
+        let request = ReserveRequest::new(10).with_place(place).with_digest(key(0, n).digest());
+        match index.reserve_for(0, &request) {
             Reserve::Granted(reservation) => {
                 let _ = index
                     .commit(reservation, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
@@ -238,7 +239,8 @@ fn a_chain_does_not_displace_its_own_beginning_across_a_gap() {
         Err(Refusal::NotWorth),
         "0 is before 1, which is on its way"
     );
-    // Once nothing is, nothing leads there any more.
+    // Once nothing is, nothing leads there any more. It was not used last.
+    index.touch_batch(&[2, 3].map(|n| *key(0, n).digest()));
     (1..5).for_each(|n| index.remove_pending(DigestTag::from_digest(key(0, n).digest())));
     assert_eq!(save(&mut index, 9, ChainPlace::new(None, 0)), Ok(vec![*key(0, 0).digest()]));
 }
@@ -253,4 +255,46 @@ fn expired_holds_end_before_a_save_is_shed_as_not_worth() {
     let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
     assert_eq!(index.reserve_for(999, &want), Reserve::Full(Refusal::NotWorth), "9 is held");
     assert_ne!(index.reserve_for(1000, &want), Reserve::Full(Refusal::NotWorth));
+}
+
+/// How often a chunk is refused before it is stored; at most 1,000 times.
+fn refusals(index: &mut Index, n: u64, place: ChainPlace) -> usize {
+    (0..1000).take_while(|_| save(index, n, place) == Err(Refusal::NotWorth)).count()
+}
+
+/// Its predecessor is the coldest, and no request uses the other three.
+#[test]
+fn a_chunk_that_is_saved_again_and_again_wins_over_chunks_without_requests() {
+    for quota in [None, Some(40)] {
+        let mut index = index(if quota.is_some() { 1000 } else { 4 }, PolicyKind::Default);
+        index.set_quota(TenantId(0), quota);
+        assert!((0..4).all(|n| save(&mut index, n, ChainPlace::default()).is_ok()));
+        let refused = refusals(&mut index, 9, after(0, 0, 1));
+        assert!((1..=2).contains(&refused), "{refused} times, quota {quota:?}");
+        assert!(index.get(key(0, 0).digest()).is_some(), "it stands on this one");
+        assert!(index.get(key(0, 1).digest()).is_none(), "the coldest of the others");
+    }
+}
+
+/// Lookups once showed an order in which nothing is requested any more.
+#[test]
+fn an_order_that_no_lookup_shows_again_protects_nothing_for_long() {
+    let keys: Vec<Key> = (0..5).map(|n| key(0, n)).collect();
+    for looks_up_all in [true, false] {
+        let mut index = index(4, PolicyKind::Default);
+        index.learn_order(&keys);
+        for (n, key) in (0..4).zip(&keys) {
+            let place = index.place_of(key);
+            assert!(save(&mut index, n, place).is_ok());
+        }
+        let refused = (0..100).take_while(|_| {
+            if looks_up_all {
+                index.learn_order(&keys);
+            }
+            let place = index.place_of(&keys[4]);
+            save(&mut index, 4, place) == Err(Refusal::NotWorth)
+        });
+        // Where each request uses the whole chain, its beginning stays.
+        assert_eq!(refused.count(), if looks_up_all { 100 } else { 1 });
+    }
 }

@@ -56,6 +56,12 @@ impl Chains {
         self.young.insert(tag, place);
     }
 
+    /// Forgets the position of an absent chunk until the next lookup that shows it.
+    pub(crate) fn forget(&mut self, tag: DigestTag) {
+        self.young.remove(&tag);
+        self.old.remove(&tag);
+    }
+
     fn place(&self, tag: DigestTag) -> Option<ChainPlace> {
         self.young.get(&tag).or_else(|| self.old.get(&tag)).copied()
     }

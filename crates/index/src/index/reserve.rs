@@ -12,7 +12,7 @@ use std::fmt;
 use kvtier_key::Digest;
 
 use crate::index::lookup::hash;
-use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, TenantId};
+use crate::{CHUNK_BYTES_LIMIT, ChainPlace, DigestTag, Index, IndexEntry, TenantId};
 
 /// A write that asks for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,18 @@ pub enum Reserve {
     Busy,
     /// It may not: shed it.
     Full(Refusal),
+}
+
+/// A chunk is worth no more than its victim.
+#[derive(Clone, Copy, Debug)]
+struct NotWorth {
+    /// The slot of the victim, one of its predecessors; `None` where its predecessor is missing.
+    stays: Option<u32>,
+}
+
+/// The answer for a chunk whose predecessor is missing.
+fn orphan(place: ChainPlace) -> Result<(), NotWorth> {
+    if place.explicit { Err(NotWorth { stays: None }) } else { Ok(()) }
 }
 
 /// Why there is no space.
@@ -179,8 +191,10 @@ impl Index {
         if self.quotas.are_set() {
             // The question of worth comes first. A refusal after victims were chosen would have
             // evicted them for nothing.
-            if self.quota_excess(request) > 0 && !self.is_worth_its_own(request) {
-                return self.not_worth(request);
+            if self.quota_excess(request) > 0
+                && let Err(refused) = self.check_worth_of_own(request)
+            {
+                return self.not_worth(request, refused);
             }
             if let Some(not_yet) = self.above_quota(request) {
                 return not_yet;
@@ -191,9 +205,10 @@ impl Index {
         // chosen, the tenant of this write is as full as it would be afterwards. Otherwise a tenant
         // at its share could push others out with each write.
         let reservation = self.charge_tenant(request);
-        let answer = match fits || self.is_worth(request.place) {
-            true => self.reserve(now_ms, bytes),
-            false => self.not_worth(request),
+        let worth = if fits { Ok(()) } else { self.check_worth(request.place) };
+        let answer = match worth {
+            Ok(()) => self.reserve(now_ms, bytes),
+            Err(refused) => self.not_worth(request, refused),
         };
         if matches!(answer, Reserve::Granted(_)) {
             return Reserve::Granted(reservation);
@@ -204,42 +219,58 @@ impl Index {
 
     /// Refuses a chunk that is worth no more than its victim. The policy learns from it whether
     /// such chunks return.
-    fn not_worth(&mut self, request: &ReserveRequest) -> Reserve {
+    ///
+    /// No chunk is refused for ever. A save is a use of what comes before it, so the chunk that stays
+    /// counts as used now, and the next save finds another victim. A position that was only inferred
+    /// is forgotten: chunks that no lookup names together any more do not protect each other.
+    fn not_worth(&mut self, request: &ReserveRequest, NotWorth { stays }: NotWorth) -> Reserve {
+        if let Some(slot) = stays {
+            self.policy.touch(slot);
+        }
         if let Some(digest) = &request.digest {
             self.policy.shed(hash(digest));
+            if !request.place.explicit {
+                self.chains.forget(DigestTag::from_digest(digest));
+            }
         }
         Reserve::Full(Refusal::NotWorth)
     }
 
     /// Whether a chunk at this position is worth its victim. If there is no victim, that is no
     /// question of worth. For a policy that accepts orphans all chunks are worth the same.
-    fn is_worth(&mut self, place: ChainPlace) -> bool {
+    fn check_worth(&mut self, place: ChainPlace) -> Result<(), NotWorth> {
         if self.policy.accepts_orphans() {
-            return true;
+            return Ok(());
         }
         // A chunk whose predecessor is missing cannot be loaded as part of a prefix. If the caller
         // said so, it is worthless; if it was inferred, the inference may be at fault.
-        let Ok(ancestor) = self.ancestor(place) else { return !place.explicit };
+        let Ok(ancestor) = self.ancestor(place) else { return orphan(place) };
         match self.preferred_victim().or_else(|| self.policy.victim_for(ancestor)) {
-            Some(victim) => self.may_go_for(victim, ancestor),
+            Some(victim) if self.may_go_for(victim, ancestor) => Ok(()),
+            Some(victim) => Err(NotWorth { stays: Some(victim) }),
             // No victim for this chunk although there are victims: all of them are worth more. No
             // victim at all is a question of space, which `reserve` answers.
-            None => self.policy.victim().is_none(),
+            None => self.policy.victim().map_or(Ok(()), |it| Err(NotWorth { stays: Some(it) })),
         }
     }
 
     /// Whether a chunk above its tenant's quota is worth a victim of its tenant: the victim must
     /// not be one of its own predecessors.
-    fn is_worth_its_own(&mut self, request: &ReserveRequest) -> bool {
+    fn check_worth_of_own(&mut self, request: &ReserveRequest) -> Result<(), NotWorth> {
         if self.policy.accepts_orphans() {
-            return true;
+            return Ok(());
         }
-        // As in `is_worth`: an orphan is worthless only if the caller itself named the missing
+        // As in `check_worth`: an orphan is worthless only if the caller itself named the missing
         // chunk.
-        let Ok(ancestor) = self.ancestor(request.place) else { return !request.place.explicit };
+        let Ok(ancestor) = self.ancestor(request.place) else { return orphan(request.place) };
         let victim =
             self.leftover_of(request.tenant).or_else(|| self.tenant_victim(request.tenant));
-        victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
+        match victim {
+            Some(victim) if !self.may_go_for(victim, ancestor) => {
+                Err(NotWorth { stays: Some(victim) })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a victim is none of the predecessors of a chunk after `ancestor`. The chain is
