@@ -6,11 +6,14 @@ use kvtier_codec::{Chunk, ElementType, ErrorKind, Scratch, Stage};
 /// several times over, and decodes that, whole and with a flipped bit.
 pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
     let (chunk, mut scratch) = (Chunk::default(), Scratch::new());
-    let mut framed = vec![stage.id().number(), 1, parameter, 0, 0, 0, 0, 0];
-    framed.extend(u64::from(raw_len).to_le_bytes());
-    framed.extend(bytes);
+    let framed = |version| {
+        let mut framed = vec![stage.id().number(), version, parameter, 0, 0, 0, 0, 0];
+        framed.extend(u64::from(raw_len).to_le_bytes());
+        framed.extend(bytes);
+        framed
+    };
     let mut memory = vec![0xee; usize::from(raw_len) + 16];
-    for stored in [bytes, &framed] {
+    for stored in [bytes, &framed(1), &framed(2)] {
         let raw = &mut memory[8..8 + usize::from(raw_len)];
         let (head, tail) = raw.split_at_mut(usize::from(raw_len) / 3);
         if let Err(error) = stage.decode(&chunk, stored, &mut [head, tail], &mut scratch) {

@@ -40,16 +40,16 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads the header of a frame of `stage` in `version`, and returns it with the bytes after it,
-    /// without padding.
+    /// Reads the header of a frame of `stage` in a version up to `newest`, and returns it with the
+    /// bytes after it, without padding.
     ///
     /// # Errors
-    /// `Corrupt`: too short, another stage, or no zeros where padding must be. `Unsupported`: another
-    /// version.
+    /// `Corrupt`: too short, another stage, or no zeros where padding must be. `Unsupported`: an
+    /// unknown version.
     pub(crate) fn read(
         stored: &[u8],
         stage: StageId,
-        version: u8,
+        newest: u8,
     ) -> Result<(FrameHeader, &[u8]), Error> {
         let Some((bytes, payload)) = stored.split_first_chunk::<HEADER_LEN>() else {
             return Err(Error::corrupt(format!("{} bytes are no frame", stored.len())));
@@ -58,8 +58,10 @@ impl FrameHeader {
         if bytes[0] != number {
             return Err(Error::corrupt(format!("no frame of stage {number}")));
         }
-        if bytes[1] != version {
-            let why = format!("a frame of stage {number} has version {}, not {version}", bytes[1]);
+        let version = bytes[1];
+        if !(1..=newest).contains(&version) {
+            let why =
+                format!("a frame of stage {number} has version {version}; known up to {newest}");
             return Err(Error::unsupported(why));
         }
         let payload = padding::strip(payload, bytes[PADDING_AT]).ok_or_else(|| {
@@ -76,10 +78,10 @@ impl FrameHeader {
     pub(crate) fn payload(
         stored: &[u8],
         stage: StageId,
-        version: u8,
+        newest: u8,
         raw_len: usize,
     ) -> Result<&[u8], Error> {
-        let (header, payload) = Self::read(stored, stage, version)?;
+        let (header, payload) = Self::read(stored, stage, newest)?;
         header.expect_raw_len(raw_len)?;
         if (header.parameter, header.key_id) != (0, 0) {
             return Err(Error::corrupt("a frame's header has values where zeros must be"));

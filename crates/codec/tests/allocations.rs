@@ -23,10 +23,16 @@ fn chunks_after_the_first_need_no_memory() {
     keys.insert(MasterKey::new(1, &[3; 32]).unwrap());
     let aes = Arc::new(Aes256Gcm::new(keys, 1));
     let decoder = Decoder::new().with_stage(aes.clone());
-    for name in ["bf16-split", "zstd"] {
+    let cases = [
+        ("bf16-split", ElementType::Bf16),
+        ("bf16-split", ElementType::Fp8E4M3),
+        ("bf16-split", ElementType::Fp8E5M2),
+        ("zstd", ElementType::Bf16),
+    ];
+    for (name, element) in cases {
         let chain = Chain::new(vec![stage_by_name(name).unwrap(), aes.clone()]).unwrap();
-        let raw = kv_like(ElementType::Bf16, 1_200_003, 1);
-        let chunk = Chunk::default().with_element_type(ElementType::Bf16).with_tenant(b"t");
+        let raw = kv_like(element, 1_200_003, 1);
+        let chunk = Chunk::default().with_element_type(element).with_tenant(b"t");
         let mut out = vec![0; chain.bound(raw.len()).unwrap()];
         let mut back = vec![0; raw.len()];
         let mut round = |scratch: &mut Scratch| {

@@ -14,8 +14,53 @@ use kvtier_key::{BlockSums, CodecId, Facts, Key, Namespace};
 use proptest::prelude::*;
 use support::{decoded, encoded, kv_like};
 
-fn compressors() -> [Box<dyn Stage>; 3] {
-    [Box::new(Lz4), Box::new(Zstd::default()), Box::new(Bf16Split)]
+/// A stage, a chunk that it takes, and the length of its payload.
+struct Case {
+    stage: Box<dyn Stage>,
+    element: ElementType,
+    len: usize,
+}
+
+impl Case {
+    fn chunk(&self) -> Chunk<'static> {
+        Chunk::default().with_element_type(self.element)
+    }
+
+    /// Compressible by all: exponents of KV data, and repetition.
+    fn payload(&self) -> Vec<u8> {
+        kv_like(self.element, self.len / 3, 1).repeat(3)
+    }
+
+    fn encoded(&self) -> Vec<u8> {
+        encoded(&*self.stage, &self.chunk(), &self.payload()).unwrap()
+    }
+
+    fn decoded(&self, stored: &[u8]) -> Result<Vec<u8>, Error> {
+        decoded(&*self.stage, &self.chunk(), stored, self.len)
+    }
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {:?}", self.stage.id(), self.element)
+    }
+}
+
+fn compressors() -> Vec<Case> {
+    let case = |stage: Box<dyn Stage>, element, len| Case { stage, element, len };
+    let mut cases = vec![
+        case(Box::new(Lz4), ElementType::Bf16, 6000),
+        case(Box::<Zstd>::default(), ElementType::Bf16, 6000),
+        case(Box::new(Bf16Split), ElementType::Bf16, 6000),
+        case(Box::new(Bf16Split), ElementType::Fp16, 6000),
+    ];
+    // Words, whose list takes a while to build: fewer flips. An odd number of words too.
+    for (element, len) in [(ElementType::Fp8E4M3, 1500), (ElementType::Fp8E5M2, 1512)] {
+        let words = case(Box::new(Bf16Split), element, len);
+        assert_eq!(words.encoded()[16], 3);
+        cases.push(words);
+    }
+    cases
 }
 
 fn bf16() -> Chunk<'static> {
@@ -28,7 +73,7 @@ fn aes() -> Aes256Gcm {
     Aes256Gcm::new(keys, 1)
 }
 
-/// Compressible by all: exponents of KV data, and repetition.
+/// Compressible by all.
 fn payload() -> Vec<u8> {
     kv_like(ElementType::Bf16, 2000, 1).repeat(3)
 }
@@ -39,48 +84,45 @@ fn is_miss(error: &Error) -> bool {
 
 #[test]
 fn every_cut_and_every_tail_is_corrupt() {
-    for stage in compressors() {
-        let raw = payload();
-        let mut stored = encoded(&*stage, &bf16(), &raw).unwrap();
+    for case in compressors() {
+        let mut stored = case.encoded();
         for cut in 0..stored.len() {
-            let error = decoded(&*stage, &bf16(), &stored[..cut], raw.len()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "{:?} cut at {cut}", stage.id());
+            let error = case.decoded(&stored[..cut]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{case:?} cut at {cut}");
         }
         stored.push(0);
-        let error = decoded(&*stage, &bf16(), &stored, raw.len()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{:?}", stage.id());
+        assert_eq!(case.decoded(&stored).unwrap_err().kind(), ErrorKind::Corrupt, "{case:?}");
     }
 }
 
 #[test]
 fn another_raw_length_is_corrupt() {
-    for stage in compressors() {
-        let stored = encoded(&*stage, &bf16(), &payload()).unwrap();
-        for len in [0, 1, 5999, 6001, 12_000] {
-            let error = decoded(&*stage, &bf16(), &stored, len).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "{:?} of {len}", stage.id());
+    for case in compressors() {
+        let stored = case.encoded();
+        for len in [0, 1, case.len - 1, case.len + 1, 2 * case.len] {
+            let error = decoded(&*case.stage, &case.chunk(), &stored, len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{case:?} of {len}");
             // A frame that announces this length itself is corrupt too.
             let mut stored = stored.clone();
             stored[8..16].copy_from_slice(&(len as u64).to_le_bytes());
-            assert!(decoded(&*stage, &bf16(), &stored, len).is_err(), "{:?} of {len}", stage.id());
+            let outcome = decoded(&*case.stage, &case.chunk(), &stored, len);
+            assert!(outcome.is_err(), "{case:?} of {len}");
         }
     }
 }
 
 #[test]
 fn flips_in_headers_are_errors() {
-    for stage in compressors() {
-        let raw = payload();
-        let stored = encoded(&*stage, &bf16(), &raw).unwrap();
+    for case in compressors() {
+        let (raw, stored) = (case.payload(), case.encoded());
         for bit in 0..16 * 8 {
             let mut flipped = stored.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let outcome = decoded(&*stage, &bf16(), &flipped, raw.len());
             // The type of elements may become that of others of the same size.
-            let is_type = stage.id() == Bf16Split.id() && bit / 8 == 2;
-            match outcome {
-                Ok(other) => assert!(is_type && other != raw, "{:?} bit {bit}", stage.id()),
-                Err(error) => assert!(is_miss(&error), "{:?} bit {bit}", stage.id()),
+            let is_type = case.stage.id() == Bf16Split.id() && bit / 8 == 2;
+            match case.decoded(&flipped) {
+                Ok(other) => assert!(is_type && other != raw, "{case:?} bit {bit}"),
+                Err(error) => assert!(is_miss(&error), "{case:?} bit {bit}"),
             }
         }
     }
@@ -88,15 +130,14 @@ fn flips_in_headers_are_errors() {
 
 #[test]
 fn flips_in_payloads_stay_in_their_buffer() {
-    for stage in compressors() {
-        let raw = payload();
-        let stored = encoded(&*stage, &bf16(), &raw).unwrap();
+    for case in compressors() {
+        let stored = case.encoded();
         for bit in 16 * 8..stored.len() * 8 {
             let mut flipped = stored.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             // These have no checksum: the caller's digest of the raw bytes proves what comes back.
-            if let Err(error) = decoded(&*stage, &bf16(), &flipped, raw.len()) {
-                assert!(is_miss(&error), "{:?} bit {bit}", stage.id());
+            if let Err(error) = case.decoded(&flipped) {
+                assert!(is_miss(&error), "{case:?} bit {bit}");
             }
         }
     }
@@ -206,6 +247,70 @@ fn codes_that_no_encoder_writes_are_corrupt() {
     }
 }
 
+/// The costs in a frame that begins with a block of words: after the frame's header, the block's,
+/// and the rest bits.
+fn costs(element: ElementType, raw_len: usize) -> std::ops::Range<usize> {
+    let (rest, symbols) = match element {
+        ElementType::Fp8E4M3 => (raw_len / 2, 16),
+        _ => (raw_len / 4 + raw_len / 8, 32),
+    };
+    16 + 8 + rest..16 + 8 + rest + symbols
+}
+
+#[test]
+fn costs_that_no_encoder_writes_are_corrupt() {
+    for element in [ElementType::Fp8E4M3, ElementType::Fp8E5M2] {
+        let chunk = Chunk::default().with_element_type(element);
+        let raw = kv_like(element, 64_000, 1);
+        let stored = encoded(&Bf16Split, &chunk, &raw).unwrap();
+        assert_eq!(stored[16], 3);
+        let costs = costs(element, raw.len());
+        let kind = |hostile: &[u8]| {
+            let outcome = decoded(&Bf16Split, &chunk, hostile, raw.len());
+            outcome.err().map(|error| error.kind())
+        };
+        // No words, costs out of range, too many words, and words of one symbol alone.
+        for fill in [0, 1, 7, 8, 15, 63, 64, 255] {
+            let mut hostile = stored.clone();
+            hostile[costs.clone()].fill(fill);
+            assert_eq!(kind(&hostile), Some(ErrorKind::Corrupt), "{element:?}: {fill}");
+        }
+        // One symbol out of range among good ones.
+        for at in costs {
+            for cost in [7, 64, 200] {
+                let mut hostile = stored.clone();
+                hostile[at] = cost;
+                assert_eq!(kind(&hostile), Some(ErrorKind::Corrupt), "{element:?}: {at}, {cost}");
+            }
+        }
+    }
+}
+
+/// Words are in frames of version 2 of fp8 elements, and nowhere else.
+#[test]
+fn words_in_other_frames_are_errors() {
+    for (element, number) in [(ElementType::Fp8E4M3, 3), (ElementType::Fp8E5M2, 4)] {
+        let chunk = Chunk::default().with_element_type(element);
+        let raw = kv_like(element, 64_000, 1);
+        let stored = encoded(&Bf16Split, &chunk, &raw).unwrap();
+        assert_eq!((stored[1], stored[2], stored[16]), (2, number, 3));
+        let others = [
+            (1, number, ErrorKind::Corrupt),
+            (2, 1, ErrorKind::Corrupt),
+            (2, 2, ErrorKind::Corrupt),
+            (2, 7 - number, ErrorKind::Corrupt),
+            (3, number, ErrorKind::Unsupported),
+            (0, number, ErrorKind::Unsupported),
+        ];
+        for (version, parameter, kind) in others {
+            let mut other = stored.clone();
+            (other[1], other[2]) = (version, parameter);
+            let error = decoded(&Bf16Split, &chunk, &other, raw.len()).unwrap_err();
+            assert_eq!(error.kind(), kind, "{version}, {parameter}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -214,9 +319,12 @@ proptest! {
         payload in proptest::collection::vec(any::<u8>(), 0..400),
         raw_len in 0..5000usize,
         parameter in 0..6u8,
+        version in 1..3u8,
     ) {
-        for (stage, number) in compressors().into_iter().zip(1u8..) {
-            let mut stored = vec![number, 1, if number == 3 { parameter } else { 0 }, 0, 0, 0, 0, 0];
+        let stages: [Box<dyn Stage>; 3] = [Box::new(Lz4), Box::<Zstd>::default(), Box::new(Bf16Split)];
+        for (stage, number) in stages.into_iter().zip(1u8..) {
+            let parameter = if number == 3 { parameter } else { 0 };
+            let mut stored = vec![number, version, parameter, 0, 0, 0, 0, 0];
             stored.extend((raw_len as u64).to_le_bytes());
             stored.extend(&payload);
             for stored in [&stored, &payload] {

@@ -2,24 +2,30 @@
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | form: 0 raw, 1 constant, 2 coded |
+//! | 0 | 1 | form: 0 raw, 1 constant, 2 coded, 3 words |
 //! | 1 | 3 | 0 |
 //! | 4 | 4 | bytes of the payload, little-endian |
 //!
 //! Payload, raw: the raw bytes. Constant: the rest bits, then the one symbol. Coded: the rest bits,
 //! then the lengths of all 256 codes (4 bits each), then the length of each stream (2 bytes,
-//! little-endian), then the streams.
+//! little-endian), then the streams. Words: see `word_encoder.rs`.
 
 use super::code_lengths::{self, CodeLengths, PACKED_LEN};
 use super::decode_table::DecodeTable;
 use super::element_planes::RUN_SYMBOLS;
+use super::fp8_planes::Fp8;
 use super::stream_decoder::{self, Run, Runs, STREAMS, Stream};
 use super::stream_encoder::{self, EncodeTable};
+use super::word_decoder::WordDecoder;
+use super::word_encoder::WordEncoder;
 use crate::ElementType;
 use crate::pieces::grow;
 
 /// The symbols of a block: all but the last block of a frame have this many.
 pub(super) const BLOCK_SYMBOLS: usize = 1 << 18;
+
+/// The elements of a block of fp8 elements, which may be words.
+pub(super) const FP8_BLOCK_ELEMENTS: usize = 1 << 19;
 
 /// The symbols of a segment, which has `STREAMS` runs: what decoders keep in their nearest caches.
 const SEGMENT_SYMBOLS: usize = STREAMS * RUN_SYMBOLS;
@@ -30,6 +36,14 @@ pub(super) const HEADER_LEN: usize = 8;
 const RAW: u8 = 0;
 const CONSTANT: u8 = 1;
 const CODED: u8 = 2;
+const WORDS: u8 = 3;
+
+/// Working memory to encode blocks with.
+#[derive(Debug, Default)]
+pub(super) struct BlockEncoder {
+    symbols: Vec<u8>,
+    words: Option<WordEncoder>,
+}
 
 /// What one block decodes with.
 #[derive(Debug)]
@@ -37,6 +51,7 @@ pub(super) struct BlockDecoder {
     table: DecodeTable,
     /// The runs of a segment.
     runs: Box<Runs>,
+    words: WordDecoder,
 }
 
 /// The lengths of the runs of the segment with `symbols` symbols, a multiple of eight.
@@ -52,26 +67,48 @@ fn all_runs(symbols: usize) -> impl Iterator<Item = usize> {
         .flat_map(move |nth| run_lens((symbols - nth * SEGMENT_SYMBOLS).min(SEGMENT_SYMBOLS)))
 }
 
-/// Writes `raw` as a block to the front of `out` and answers its bytes; nothing where `out` is too
-/// short. `symbols` is used as working memory.
-pub(super) fn encode(
-    element: ElementType,
-    raw: &[u8],
-    symbols: &mut Vec<u8>,
-    out: &mut [u8],
-) -> Option<usize> {
-    let (header, payload) = out.split_first_chunk_mut::<HEADER_LEN>()?;
-    let (form, len) = match encode_symbols(element, raw, symbols, payload) {
-        // Coding gains nothing or does not fit.
-        None => {
-            payload.get_mut(..raw.len())?.copy_from_slice(raw);
-            (RAW, raw.len())
-        }
-        Some(coded) => coded,
-    };
-    header[..4].copy_from_slice(&[form, 0, 0, 0]);
-    header[4..].copy_from_slice(&(len as u32).to_le_bytes());
-    Some(HEADER_LEN + len)
+impl BlockEncoder {
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.symbols.capacity() + self.words.as_ref().map_or(0, WordEncoder::buffer_bytes)
+    }
+
+    /// Writes `raw` as a block to the front of `out` and answers its bytes; nothing where `out` is
+    /// too short.
+    pub(super) fn encode(
+        &mut self,
+        element: ElementType,
+        raw: &[u8],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let (header, payload) = out.split_first_chunk_mut::<HEADER_LEN>()?;
+        let coded = match self.encode_words(element, raw, payload) {
+            Some(len) => Some((WORDS, len)),
+            None => encode_symbols(element, raw, &mut self.symbols, payload),
+        };
+        let (form, len) = match coded {
+            // Coding gains nothing or does not fit.
+            None => {
+                payload.get_mut(..raw.len())?.copy_from_slice(raw);
+                (RAW, raw.len())
+            }
+            Some(coded) => coded,
+        };
+        header[..4].copy_from_slice(&[form, 0, 0, 0]);
+        header[4..].copy_from_slice(&(len as u32).to_le_bytes());
+        Some(HEADER_LEN + len)
+    }
+
+    /// The bytes of a payload of words; nothing for elements that are not fp8, and where words gain
+    /// too little.
+    fn encode_words(
+        &mut self,
+        element: ElementType,
+        raw: &[u8],
+        payload: &mut [u8],
+    ) -> Option<usize> {
+        let fp8 = Fp8::from_element(element)?;
+        self.words.get_or_insert_with(WordEncoder::new).encode(fp8, raw, payload)
+    }
 }
 
 /// The form and the length of a payload that is shorter than `raw`.
@@ -135,18 +172,20 @@ fn encode_streams(lengths: &CodeLengths, symbols: &[u8], out: &mut [u8]) -> Opti
 impl BlockDecoder {
     pub(super) fn new() -> Self {
         let runs = Box::new([[0; size_of::<Run>()]; STREAMS]);
-        BlockDecoder { table: DecodeTable::new(), runs }
+        BlockDecoder { table: DecodeTable::new(), runs, words: WordDecoder::new() }
     }
 
     pub(super) fn buffer_bytes(&self) -> usize {
-        self.table.buffer_bytes() + size_of::<Runs>()
+        self.table.buffer_bytes() + size_of::<Runs>() + self.words.buffer_bytes()
     }
 
     /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after
-    /// it. Nothing where it is no block of that length.
+    /// it. Nothing where it is no block of that length. `fp8` is the type of elements in frames that
+    /// may have words.
     pub(super) fn decode<'a>(
         &mut self,
         element: ElementType,
+        fp8: Option<Fp8>,
         stored: &'a [u8],
         raw: &mut [u8],
     ) -> Option<&'a [u8]> {
@@ -159,6 +198,10 @@ impl BlockDecoder {
                 return None;
             }
             raw.copy_from_slice(payload);
+            return Some(after);
+        }
+        if let (WORDS, Some(fp8)) = (form, fp8) {
+            self.words.decode(fp8, payload, raw)?;
             return Some(after);
         }
         let count = raw.len() / element.bytes_per_symbol();

@@ -53,7 +53,7 @@ impl ElementType {
             }),
             ElementType::Fp16 => merge_fp16(symbols, rest, raw),
             ElementType::Fp8E4M3 => merge_e4m3(symbols, rest, raw),
-            ElementType::Fp8E5M2 => merge_high_bytes(symbols, rest, raw),
+            ElementType::Fp8E5M2 => merge_high_bytes::<2>(symbols, rest, raw),
         }
     }
 }
@@ -100,7 +100,7 @@ fn merge_fp16(symbols: &[u8], rest: &[u8], raw: &mut [u8]) {
     let (low_bytes, packed) = rest.split_at(symbols.len());
     let mut high_bytes = [0; RUN_SYMBOLS];
     let high_bytes = &mut high_bytes[..symbols.len()];
-    merge_high_bytes(symbols, packed, high_bytes);
+    merge_high_bytes::<2>(symbols, packed, high_bytes);
     let elements = raw.as_chunks_mut::<2>().0;
     for ((element, low), high) in elements.iter_mut().zip(low_bytes).zip(high_bytes) {
         *element = [*low, *high];
@@ -112,9 +112,17 @@ fn split_e5m2(raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
     split_high_bytes(symbols, rest);
 }
 
-/// Bytes with a sign, five bits of exponent and two of mantissa become exponents. The mantissas of
-/// the four quarters of the run share bytes in `packed`, and then the signs of its eight eighths.
+/// Bytes with a sign, five bits of exponent and two of mantissa become exponents.
 fn split_high_bytes(bytes: &mut [u8], packed: &mut [u8]) {
+    pack_high_bytes(bytes, packed);
+    for byte in bytes {
+        *byte = *byte >> 2 & 0x1f;
+    }
+}
+
+/// The mantissas of the four quarters of a run of high bytes share bytes in `packed`, and then the
+/// signs of its eight eighths.
+pub(super) fn pack_high_bytes(bytes: &[u8], packed: &mut [u8]) {
     let (mantissas, signs) = packed.split_at_mut(bytes.len() / 4);
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let ((a, b), (c, d)) = (first.split_at(first.len() / 2), second.split_at(second.len() / 2));
@@ -128,12 +136,10 @@ fn split_high_bytes(bytes: &mut [u8], packed: &mut [u8]) {
         let sign = |nth: usize| eighths[nth][at] >> 7 << nth;
         *to = sign(0) | sign(1) | sign(2) | sign(3) | sign(4) | sign(5) | sign(6) | sign(7);
     }
-    for byte in bytes {
-        *byte = *byte >> 2 & 0x1f;
-    }
 }
 
-fn merge_high_bytes(symbols: &[u8], packed: &[u8], bytes: &mut [u8]) {
+/// Puts a run of high bytes together again. `SHIFT` moves a symbol to where it stands in them.
+pub(super) fn merge_high_bytes<const SHIFT: u32>(symbols: &[u8], packed: &[u8], bytes: &mut [u8]) {
     let eighth = symbols.len() / 8;
     if eighth == 0 {
         return;
@@ -144,14 +150,14 @@ fn merge_high_bytes(symbols: &[u8], packed: &[u8], bytes: &mut [u8]) {
     for (nth, ((bytes, symbols), mantissas)) in parts.enumerate() {
         let eighth = Eighth { symbols, mantissas, signs };
         match nth {
-            0 => eighth.merge::<0>(bytes),
-            1 => eighth.merge::<1>(bytes),
-            2 => eighth.merge::<2>(bytes),
-            3 => eighth.merge::<3>(bytes),
-            4 => eighth.merge::<4>(bytes),
-            5 => eighth.merge::<5>(bytes),
-            6 => eighth.merge::<6>(bytes),
-            _ => eighth.merge::<7>(bytes),
+            0 => eighth.merge::<0, SHIFT>(bytes),
+            1 => eighth.merge::<1, SHIFT>(bytes),
+            2 => eighth.merge::<2, SHIFT>(bytes),
+            3 => eighth.merge::<3, SHIFT>(bytes),
+            4 => eighth.merge::<4, SHIFT>(bytes),
+            5 => eighth.merge::<5, SHIFT>(bytes),
+            6 => eighth.merge::<6, SHIFT>(bytes),
+            _ => eighth.merge::<7, SHIFT>(bytes),
         }
     }
 }
@@ -164,11 +170,11 @@ struct Eighth<'a> {
 }
 
 impl Eighth<'_> {
-    fn merge<const NTH: usize>(&self, bytes: &mut [u8]) {
+    fn merge<const NTH: usize, const SHIFT: u32>(&self, bytes: &mut [u8]) {
         let from = self.symbols.iter().zip(self.mantissas).zip(self.signs);
         for (byte, ((symbol, mantissas), signs)) in bytes.iter_mut().zip(from) {
             let mantissa = mantissas >> (NTH / 2 * 2) & 3;
-            *byte = symbol << 2 | mantissa | signs >> NTH << 7;
+            *byte = symbol << SHIFT | mantissa | signs >> NTH << 7;
         }
     }
 }

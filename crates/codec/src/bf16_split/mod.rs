@@ -5,39 +5,79 @@ mod block;
 mod code_lengths;
 mod decode_table;
 mod element_planes;
+mod fp8_planes;
 mod sample;
 pub(crate) mod split_scratch;
 mod stream_decoder;
 mod stream_encoder;
+mod word_costs;
+mod word_decoder;
+mod word_encoder;
+mod word_list;
+mod word_steps;
 
-use self::block::{BLOCK_SYMBOLS, BlockDecoder};
+use self::block::{BLOCK_SYMBOLS, BlockDecoder, FP8_BLOCK_ELEMENTS};
 use self::element_planes::GRANULE;
+use self::fp8_planes::Fp8;
+use self::sample::GAIN_PARTS;
 use self::split_scratch::SplitScratch;
 use crate::frame_header::{FrameHeader, HEADER_LEN};
 use crate::pieces::{PieceReader, PieceWriter, total_len, total_len_mut};
 use crate::{Chunk, ElementType, Error, Scratch, Stage, StageId, StageKind};
 
-const VERSION: u8 = 1;
+/// The version of frames without words. Those of fp8 elements are read, and no more written.
+const VERSION_CODES: u8 = 1;
 
-/// The least gain is the raw length by this: 5 %.
-const GAIN_PARTS: usize = 20;
+/// The version of frames that may have words. Only fp8 elements become words.
+const VERSION_WORDS: u8 = 2;
 
-/// Lossless coding of bf16, fp16 and fp8 elements: exponents by a prefix code, the other bits as
-/// they are. It refuses chunks of which it would save less than 5 %, and chunks without an
-/// [`ElementType`].
+/// Lossless coding of bf16, fp16 and fp8 elements: exponents by a prefix code, or for fp8 by
+/// numbers for sequences of them; the other bits as they are. It refuses chunks of which it would
+/// save less than 5 %, and chunks without an [`ElementType`].
 ///
 /// A frame has no checksum. A damaged one decodes to an error or to wrong bytes: the caller's digest
 /// of the raw bytes, or an encryption around the frame, proves the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bf16Split;
 
-/// The lengths of the blocks of `raw_len` bytes, and then that of the bytes that are left over.
-fn parts(element: ElementType, raw_len: usize) -> (impl Iterator<Item = usize>, usize) {
-    let tail = raw_len % GRANULE;
-    let whole = raw_len - tail;
-    let block = BLOCK_SYMBOLS * element.bytes_per_symbol();
-    let blocks = (0..whole.div_ceil(block)).map(move |nth| (whole - nth * block).min(block));
-    (blocks, tail)
+/// How a frame is laid out.
+#[derive(Clone, Copy)]
+struct Layout {
+    element: ElementType,
+    /// The type of elements in frames that may have words.
+    fp8: Option<Fp8>,
+}
+
+impl Layout {
+    /// The layout of frames that are written.
+    fn newest(element: ElementType) -> Self {
+        Layout { element, fp8: Fp8::from_element(element) }
+    }
+
+    /// The layout that a header names.
+    fn from_header(header: &FrameHeader) -> Option<Self> {
+        let element = ElementType::from_number(header.parameter)?;
+        match header.version {
+            VERSION_CODES => Some(Layout { element, fp8: None }),
+            _ => Some(Self::newest(element)).filter(|layout| layout.fp8.is_some()),
+        }
+    }
+
+    fn version(self) -> u8 {
+        if self.fp8.is_some() { VERSION_WORDS } else { VERSION_CODES }
+    }
+
+    /// The lengths of the blocks of `raw_len` bytes, and then that of the bytes that are left over.
+    fn parts(self, raw_len: usize) -> (impl Iterator<Item = usize>, usize) {
+        let tail = raw_len % GRANULE;
+        let whole = raw_len - tail;
+        let block = match self.fp8 {
+            Some(_) => FP8_BLOCK_ELEMENTS,
+            None => BLOCK_SYMBOLS * self.element.bytes_per_symbol(),
+        };
+        let blocks = (0..whole.div_ceil(block)).map(move |nth| (whole - nth * block).min(block));
+        (blocks, tail)
+    }
 }
 
 impl Stage for Bf16Split {
@@ -77,7 +117,7 @@ impl Stage for Bf16Split {
     }
 
     fn raw_len(&self, stored: &[u8]) -> Result<usize, Error> {
-        Ok(FrameHeader::read(stored, self.id(), VERSION)?.0.raw_len)
+        Ok(FrameHeader::read(stored, self.id(), VERSION_WORDS)?.0.raw_len)
     }
 
     fn decode(
@@ -87,14 +127,14 @@ impl Stage for Bf16Split {
         raw: &mut [&mut [u8]],
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let (header, payload) = FrameHeader::read(stored, self.id(), VERSION)?;
+        let (header, payload) = FrameHeader::read(stored, self.id(), VERSION_WORDS)?;
         let raw_len = total_len_mut(raw);
         header.expect_raw_len(raw_len)?;
-        let element = ElementType::from_number(header.parameter).filter(|_| header.key_id == 0);
-        let Some(element) = element else {
+        let Some(layout) = Layout::from_header(&header).filter(|_| header.key_id == 0) else {
             return Err(Error::corrupt("a bf16-split frame of no known element type"));
         };
-        decode_blocks(element, payload, raw, &mut scratch.split).ok_or_else(|| {
+        decode_blocks(layout, payload, raw, &mut scratch.split).ok_or_else(|| {
+            let element = layout.element;
             Error::corrupt(format!("no bf16-split frame of {raw_len} bytes of {element:?}"))
         })
     }
@@ -108,16 +148,16 @@ fn encode_frame(
     scratch: &mut SplitScratch,
 ) -> Option<usize> {
     let raw_len = total_len(raw);
-    let parameter = element.number();
-    let header =
-        FrameHeader { parameter, ..FrameHeader::new(StageId::BF16_SPLIT, VERSION, raw_len) };
+    let layout = Layout::newest(element);
+    let header = FrameHeader::new(StageId::BF16_SPLIT, layout.version(), raw_len);
+    let header = FrameHeader { parameter: element.number(), ..header };
     *out.first_chunk_mut()? = header.to_bytes();
     let mut at = HEADER_LEN;
     let mut reader = PieceReader::new(raw);
-    let (blocks, tail) = parts(element, raw_len);
+    let (blocks, tail) = layout.parts(raw_len);
     for len in blocks {
         let raw = reader.take(len, &mut scratch.block);
-        at += block::encode(element, raw, &mut scratch.symbols, &mut out[at..])?;
+        at += scratch.encoder.encode(element, raw, &mut out[at..])?;
     }
     let raw = reader.take(tail, &mut scratch.block);
     out[at..].get_mut(..tail)?.copy_from_slice(raw);
@@ -126,19 +166,19 @@ fn encode_frame(
 
 /// Nothing where `payload` is not that of a frame with the length of `raw`.
 fn decode_blocks(
-    element: ElementType,
+    layout: Layout,
     payload: &[u8],
     raw: &mut [&mut [u8]],
     scratch: &mut SplitScratch,
 ) -> Option<()> {
-    let (blocks, tail) = parts(element, total_len_mut(raw));
+    let (blocks, tail) = layout.parts(total_len_mut(raw));
     let decoder = scratch.decoder.get_or_insert_with(BlockDecoder::new);
     let mut writer = PieceWriter::new(raw);
     let mut stored = payload;
     for len in blocks {
         writer
             .fill(len, &mut scratch.block, |raw| {
-                stored = decoder.decode(element, stored, raw).ok_or(())?;
+                stored = decoder.decode(layout.element, layout.fp8, stored, raw).ok_or(())?;
                 Ok::<_, ()>(())
             })
             .ok()?;
