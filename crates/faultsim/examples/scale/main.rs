@@ -1,6 +1,7 @@
 //! Measures fleets on one bucket by their size, and writes `docs/SCALE.md`'s tables and pictures.
 //!
 //! - `scale one NODES CHUNKS [full | empty] [WARM_S MEASURED_S] [CHURN]` prints a run as a line of the record.
+//!   Without any argument it is a small one.
 //! - `scale memory CHUNKS` prints the memory of one node as a line of the record.
 //! - `scale whole DOCS` runs everything into `DOCS/scale/runs.txt`, then renders. It takes half an hour.
 //! - `scale render DOCS` writes tables and pictures from that record.
@@ -49,6 +50,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
+        // A small one, which takes a second.
+        [] => one(&["3", "300", "full", "30", "60"]).map(|run| println!("{}", run.to_line())),
         ["one", rest @ ..] => one(rest).map(|run| println!("{}", run.to_line())),
         ["memory", chunks] => memory(chunks).map(|memory| println!("{}", memory.to_line())),
         ["whole", docs] => whole(Path::new(docs)),
