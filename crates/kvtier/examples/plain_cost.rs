@@ -4,7 +4,8 @@
 //!
 //! `plain_cost serve` is a bucket in memory, in a process of its own; it prints its address and ends
 //! with its standard input. `plain_cost s3 URL SAVES LOADS BYTES` and `plain_cost file DIR ENGINE SAVES
-//! LOADS BYTES` save and load. Under valgrind the engine is `threads`.
+//! LOADS BYTES` save and load. Under valgrind the engine is `threads`. Without arguments it saves and
+//! loads a few chunks.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -30,6 +31,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
+        // A few, to see that it runs.
+        [] => {
+            let dir = tempfile::tempdir()?;
+            run(&FileTier::open(FileConfig::new(dir.path(), CAP_BYTES))?, 4, 4, 64 << 10)
+        }
         ["serve"] => {
             let server = Server::start(Setup::default())?;
             println!("{}", server.url());
