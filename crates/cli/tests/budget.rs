@@ -85,8 +85,9 @@ fn a_chunk_costs_no_call_that_is_not_needed() {
     for (name, most) in [("openat", 1.0), ("statx", 1.0), ("close", 1.0), ("io_uring_enter", 4.0)] {
         assert!(alone(name) <= most + WHILE, "get: {} {name}", alone(name));
     }
-    // The listings of the shards of what is removed.
-    for (name, most) in [("newfstatat", 2.0), ("lseek", 2.0), ("getdents64", 4.0)] {
+    // The listings of the shards of what is removed. How many chunks one of them finds, each of which
+    // it asks for its length, depends on the threads' turns.
+    for (name, most) in [("newfstatat", 2.5), ("lseek", 2.0), ("getdents64", 4.0)] {
         assert!(
             put(name) <= most + WHILE && alone(name) <= WHILE,
             "put: {} {name}, get: {}",
