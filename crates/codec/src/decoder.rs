@@ -9,7 +9,8 @@ use crate::codec_id::{STAGES_MAX, StageIds};
 use crate::pieces::{copy_to_pieces, grow, total_len_mut};
 use crate::scratch::Memory;
 use crate::{
-    Aes256Gcm, Bf16Split, Chunk, Error, Keyring, Lz4, Scratch, Stage, StageId, StageKind, Zstd,
+    Aes256Gcm, Bf16Split, Chunk, DecodeProgress, Error, Keyring, Lz4, Scratch, Stage, StageId,
+    StageKind, Zstd,
 };
 
 /// A stored chunk, as its facts describe it.
@@ -89,7 +90,45 @@ impl Decoder {
         raw: &mut [&mut [u8]],
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        scratch.with_between(|memory| self.decode_through(chunk, stored, raw, memory))
+        self.decode_rest(chunk, stored, raw, DecodeProgress::default(), scratch)
+    }
+
+    /// As [`decode`](Self::decode), for a chunk that [`decode_arrived`](Self::decode_arrived) has
+    /// decoded up to `from`, into the same memory.
+    ///
+    /// # Errors
+    /// As of [`decode`](Self::decode).
+    pub fn decode_rest(
+        &self,
+        chunk: &Chunk<'_>,
+        stored: &Stored<'_>,
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        scratch.with_between(|memory| self.decode_through(chunk, stored, raw, from, memory))
+    }
+
+    /// Decodes what can be decoded of a chunk whose stored bytes are arriving: `arrived` has the
+    /// first of them. It goes on at `from`, which the call before answered for the same chunk and
+    /// memory. Chunks of several stages are decoded when all of them have arrived.
+    ///
+    /// # Errors
+    /// As of [`decode`](Self::decode).
+    pub fn decode_arrived(
+        &self,
+        chunk: &Chunk<'_>,
+        arrived: &Stored<'_>,
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+        scratch: &mut Scratch,
+    ) -> Result<DecodeProgress, Error> {
+        match self.stages(arrived.codec)? {
+            [Some(stage), None, ..] => {
+                stage.decode_arrived(chunk, arrived.bytes, raw, from, scratch)
+            }
+            _ => Ok(DecodeProgress::only_whole()),
+        }
     }
 
     fn decode_through(
@@ -97,6 +136,7 @@ impl Decoder {
         chunk: &Chunk<'_>,
         stored: &Stored<'_>,
         raw: &mut [&mut [u8]],
+        from: DecodeProgress,
         memory: Memory<'_>,
     ) -> Result<(), Error> {
         let Memory { between: [held, free], scratch } = memory;
@@ -114,7 +154,11 @@ impl Decoder {
             }
             let chunk = &chunk.with_earlier_stages(step.earlier);
             if step.earlier == CodecId(0) {
-                step.stage.decode(chunk, input, raw, scratch)?;
+                // Only chunks of one stage are decoded before all of them is there.
+                match len {
+                    None => step.stage.decode_rest(chunk, input, raw, from, scratch)?,
+                    Some(_) => step.stage.decode(chunk, input, raw, scratch)?,
+                }
                 return check_key_id(key_id, stored.key_id);
             }
             let announced = step.stage.raw_len(input)?;

@@ -54,6 +54,23 @@ impl FrameHeader {
         let Some((bytes, payload)) = stored.split_first_chunk::<HEADER_LEN>() else {
             return Err(Error::corrupt(format!("{} bytes are no frame", stored.len())));
         };
+        let header = Self::from_bytes(bytes, stage, newest)?;
+        let payload = padding::strip(payload, bytes[PADDING_AT]).ok_or_else(|| {
+            let number = stage.number();
+            Error::corrupt(format!("a frame of stage {number} without its padding"))
+        })?;
+        Ok((header, payload))
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Corrupt`: another stage. `Unsupported`: an unknown version.
+    pub(crate) fn from_bytes(
+        bytes: &[u8; HEADER_LEN],
+        stage: StageId,
+        newest: u8,
+    ) -> Result<FrameHeader, Error> {
         let number = stage.number();
         if bytes[0] != number {
             return Err(Error::corrupt(format!("no frame of stage {number}")));
@@ -64,14 +81,11 @@ impl FrameHeader {
                 format!("a frame of stage {number} has version {version}; known up to {newest}");
             return Err(Error::unsupported(why));
         }
-        let payload = padding::strip(payload, bytes[PADDING_AT]).ok_or_else(|| {
-            Error::corrupt(format!("a frame of stage {number} without its padding"))
-        })?;
         let [_, _, parameter, _, k0, k1, k2, k3, length @ ..] = *bytes;
         let raw_len = usize::try_from(u64::from_le_bytes(length))
             .map_err(|_| Error::corrupt("a frame announces more bytes than memory can have"))?;
         let key_id = u32::from_le_bytes([k0, k1, k2, k3]);
-        Ok((FrameHeader { stage, version, parameter, key_id, raw_len }, payload))
+        Ok(FrameHeader { stage, version, parameter, key_id, raw_len })
     }
 
     /// As `read`, for a stage without parameter and key and exactly `raw_len` raw bytes: the payload.

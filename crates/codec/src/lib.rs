@@ -51,7 +51,7 @@ pub use fp8::{Fp8, Fp8Kind};
 pub use lz4::{LZ4_RAW_BYTES_MAX, Lz4};
 pub use padding::may_be_encoded;
 pub use scratch::Scratch;
-pub use stage::{Chunk, Stage, StageId, StageKind};
+pub use stage::{Chunk, DecodeProgress, Stage, StageId, StageKind};
 pub use stage_by_name::stage_by_name;
 pub use tier_encoding::TierEncoding;
 pub use zstd::Zstd;

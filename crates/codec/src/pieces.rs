@@ -111,6 +111,16 @@ impl<'a, 'p> PieceWriter<'a, 'p> {
         PieceWriter { pieces, written: 0 }
     }
 
+    /// Leaves the next `len` bytes, which must be there, as they are.
+    pub(crate) fn skip(&mut self, len: usize) {
+        let mut left = len;
+        while let (1.., [first, ..]) = (left, &*self.pieces) {
+            let here = left.min(first.len() - self.written);
+            (self.written, left) = (self.written + here, left - here);
+            self.skip_written();
+        }
+    }
+
     /// Has `write` fill the next `len` bytes, which must be there: through `spare` where they cross
     /// pieces.
     pub(crate) fn fill<E>(

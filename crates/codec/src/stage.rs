@@ -126,6 +126,35 @@ impl<'a> Chunk<'a> {
     }
 }
 
+/// How far a frame is decoded of which only the first bytes have arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeProgress {
+    /// The stored bytes that are decoded.
+    pub(crate) stored: usize,
+    /// The raw bytes that they became.
+    pub(crate) raw: usize,
+    /// The stored bytes without which no more can be decoded.
+    pub(crate) wanted: usize,
+}
+
+impl DecodeProgress {
+    /// How many of the first bytes must have arrived before more can be decoded, as far as it is
+    /// known; more than there can be where a stage decodes whole frames only.
+    pub fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// The raw bytes that are decoded.
+    pub fn raw_bytes(&self) -> usize {
+        self.raw
+    }
+
+    /// Nothing can be decoded before the whole frame has arrived.
+    pub(crate) fn only_whole() -> Self {
+        DecodeProgress { wanted: usize::MAX, ..DecodeProgress::default() }
+    }
+}
+
 /// Turns bytes into stored bytes and back. It has no state of its own but keys and settings.
 ///
 /// A frame starts with a header of 16 bytes, which names the stage, the version of its format and
@@ -194,4 +223,35 @@ pub trait Stage: Debug + Send + Sync + 'static {
         raw: &mut [&mut [u8]],
         scratch: &mut Scratch,
     ) -> Result<(), Error>;
+
+    /// Decodes what can be decoded of `arrived`, the first bytes of a frame, and answers how far it
+    /// came. It goes on at `from`: the first bytes and `raw` are those of the call that answered it.
+    ///
+    /// # Errors
+    /// As of `decode`.
+    fn decode_arrived(
+        &self,
+        _chunk: &Chunk<'_>,
+        _arrived: &[u8],
+        _raw: &mut [&mut [u8]],
+        _from: DecodeProgress,
+        _scratch: &mut Scratch,
+    ) -> Result<DecodeProgress, Error> {
+        Ok(DecodeProgress::only_whole())
+    }
+
+    /// As `decode`, for a frame that `decode_arrived` has decoded up to `from`.
+    ///
+    /// # Errors
+    /// As of `decode`.
+    fn decode_rest(
+        &self,
+        chunk: &Chunk<'_>,
+        stored: &[u8],
+        raw: &mut [&mut [u8]],
+        _from: DecodeProgress,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        self.decode(chunk, stored, raw, scratch)
+    }
 }

@@ -7,8 +7,8 @@ use kvtier_key::{BlockSums, CodecId, DType, Digest, EncodedPayload, Facts, Key};
 use crate::padding::{PADDING_MAX, pad};
 use crate::pieces::total_len;
 use crate::{
-    Chain, Chunk, Decoder, ElementType, Encoded, Error, ErrorKind, Scratch, StageKind, Stored,
-    is_lossy,
+    Chain, Chunk, DecodeProgress, Decoder, ElementType, Encoded, Error, ErrorKind, Scratch,
+    StageKind, Stored, is_lossy,
 };
 
 /// The encoding of one tier: the chain of its saves, the stages that its loads undo, and working
@@ -174,11 +174,49 @@ impl TierEncoding {
     /// where the loaded key of that id did not encrypt the chunk: the stored bytes match their
     /// checksums, so nothing is wrong with the medium. What `raw` holds is then undefined.
     pub fn decode(&self, facts: &Facts, stored: &[u8], raw: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.decode_rest(facts, stored, raw, DecodeProgress::default())
+    }
+
+    /// Decodes what can be decoded of a chunk whose stored bytes are arriving: `arrived` has the
+    /// first of them, and no checksum proves them yet. `raw` has its raw length. It goes on at
+    /// `from`, which the call before answered for the same chunk and memory.
+    ///
+    /// # Errors
+    /// As of [`decode`](Self::decode).
+    pub fn decode_arrived(
+        &self,
+        facts: &Facts,
+        arrived: &[u8],
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+    ) -> Result<DecodeProgress, Error> {
         self.check(facts)?;
-        let bound = BoundBytes::new(facts.key, facts.namespace, facts.raw_len, facts.key_id);
+        let bound = BoundBytes::of(facts);
+        let arrived = Stored { codec: facts.codec, key_id: facts.key_id, bytes: arrived };
+        let mut scratch = self.take_scratch();
+        let chunk = bound.chunk();
+        let progress = self.decoder.decode_arrived(&chunk, &arrived, raw, from, &mut scratch);
+        self.put_back(scratch);
+        progress
+    }
+
+    /// As [`decode`](Self::decode), for a chunk that [`decode_arrived`](Self::decode_arrived) has
+    /// decoded up to `from`, into the same memory.
+    ///
+    /// # Errors
+    /// As of [`decode`](Self::decode).
+    pub fn decode_rest(
+        &self,
+        facts: &Facts,
+        stored: &[u8],
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+    ) -> Result<(), Error> {
+        self.check(facts)?;
+        let bound = BoundBytes::of(facts);
         let stored = Stored { codec: facts.codec, key_id: facts.key_id, bytes: stored };
         let mut scratch = self.take_scratch();
-        let decoded = self.decoder.decode(&bound.chunk(), &stored, raw, &mut scratch);
+        let decoded = self.decoder.decode_rest(&bound.chunk(), &stored, raw, from, &mut scratch);
         self.put_back(scratch);
         decoded.map_err(|e| match (e.kind(), facts.key_id) {
             (ErrorKind::Corrupt, 1..) => another_key(facts.key_id, &e),
@@ -241,6 +279,11 @@ impl BoundBytes {
         bytes[64..72].copy_from_slice(&raw_len.to_le_bytes());
         bytes[72..].copy_from_slice(&key_id.to_le_bytes());
         BoundBytes(bytes)
+    }
+
+    /// Those of a stored chunk.
+    fn of(facts: &Facts) -> Self {
+        BoundBytes::new(facts.key, facts.namespace, facts.raw_len, facts.key_id)
     }
 
     /// The encryption key is derived for the namespace: tools that know no tenant by name decode too.

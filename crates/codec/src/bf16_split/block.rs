@@ -179,6 +179,14 @@ impl BlockDecoder {
         self.table.buffer_bytes() + size_of::<Runs>() + self.words.buffer_bytes()
     }
 
+    /// How many bytes the block at the front of `arrived` has, or, where not even its header is
+    /// there, what must be there to know that.
+    pub(super) fn len(arrived: &[u8]) -> Result<usize, usize> {
+        let (header, _) = arrived.split_first_chunk::<HEADER_LEN>().ok_or(HEADER_LEN)?;
+        let [.., a, b, c, d] = *header;
+        Ok(HEADER_LEN.saturating_add(u32::from_le_bytes([a, b, c, d]) as usize))
+    }
+
     /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after
     /// it. Nothing where it is no block of that length. `fp8` is the type of elements in frames that
     /// may have words.

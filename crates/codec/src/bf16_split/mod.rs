@@ -23,7 +23,7 @@ use self::sample::GAIN_PARTS;
 use self::split_scratch::SplitScratch;
 use crate::frame_header::{FrameHeader, HEADER_LEN};
 use crate::pieces::{PieceReader, PieceWriter, total_len, total_len_mut};
-use crate::{Chunk, ElementType, Error, Scratch, Stage, StageId, StageKind};
+use crate::{Chunk, DecodeProgress, ElementType, Error, Scratch, Stage, StageId, StageKind};
 
 /// The version of frames without words. Those of fp8 elements are read, and no more written.
 const VERSION_CODES: u8 = 1;
@@ -122,22 +122,58 @@ impl Stage for Bf16Split {
 
     fn decode(
         &self,
-        _: &Chunk<'_>,
+        chunk: &Chunk<'_>,
         stored: &[u8],
         raw: &mut [&mut [u8]],
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
-        let (header, payload) = FrameHeader::read(stored, self.id(), VERSION_WORDS)?;
-        let raw_len = total_len_mut(raw);
-        header.expect_raw_len(raw_len)?;
-        let Some(layout) = Layout::from_header(&header).filter(|_| header.key_id == 0) else {
-            return Err(Error::corrupt("a bf16-split frame of no known element type"));
-        };
-        decode_blocks(layout, payload, raw, &mut scratch.split).ok_or_else(|| {
-            let element = layout.element;
-            Error::corrupt(format!("no bf16-split frame of {raw_len} bytes of {element:?}"))
-        })
+        self.decode_rest(chunk, stored, raw, DecodeProgress::default(), scratch)
     }
+
+    fn decode_arrived(
+        &self,
+        _: &Chunk<'_>,
+        arrived: &[u8],
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+        scratch: &mut Scratch,
+    ) -> Result<DecodeProgress, Error> {
+        let Some((header, payload)) = arrived.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(DecodeProgress { wanted: HEADER_LEN, ..from });
+        };
+        let header = FrameHeader::from_bytes(header, self.id(), VERSION_WORDS)?;
+        let layout = checked_layout(&header, raw)?;
+        let mut blocks = Blocks { layout, payload, done: from };
+        blocks.decode(raw, true, &mut scratch.split).ok_or_else(|| no_frame(layout, raw))?;
+        Ok(blocks.done)
+    }
+
+    fn decode_rest(
+        &self,
+        _: &Chunk<'_>,
+        stored: &[u8],
+        raw: &mut [&mut [u8]],
+        from: DecodeProgress,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        let (header, payload) = FrameHeader::read(stored, self.id(), VERSION_WORDS)?;
+        let layout = checked_layout(&header, raw)?;
+        let mut blocks = Blocks { layout, payload, done: from };
+        let decoded = blocks.decode(raw, false, &mut scratch.split);
+        decoded.and_then(|()| blocks.copy_tail(raw)).ok_or_else(|| no_frame(layout, raw))
+    }
+}
+
+fn checked_layout(header: &FrameHeader, raw: &[&mut [u8]]) -> Result<Layout, Error> {
+    header.expect_raw_len(total_len_mut(raw))?;
+    Layout::from_header(header)
+        .filter(|_| header.key_id == 0)
+        .ok_or_else(|| Error::corrupt("a bf16-split frame of no known element type"))
+}
+
+fn no_frame(layout: Layout, raw: &[&mut [u8]]) -> Error {
+    let (raw_len, element) = (total_len_mut(raw), layout.element);
+    Error::corrupt(format!("no bf16-split frame of {raw_len} bytes of {element:?}"))
 }
 
 /// The frame's bytes, if they fit `out`.
@@ -164,32 +200,71 @@ fn encode_frame(
     Some(at + tail)
 }
 
-/// Nothing where `payload` is not that of a frame with the length of `raw`.
-fn decode_blocks(
+/// The blocks of a frame that is being decoded.
+struct Blocks<'a> {
     layout: Layout,
-    payload: &[u8],
-    raw: &mut [&mut [u8]],
-    scratch: &mut SplitScratch,
-) -> Option<()> {
-    let (blocks, tail) = layout.parts(total_len_mut(raw));
-    let decoder = scratch.decoder.get_or_insert_with(BlockDecoder::new);
-    let mut writer = PieceWriter::new(raw);
-    let mut stored = payload;
-    for len in blocks {
-        writer
-            .fill(len, &mut scratch.block, |raw| {
-                stored = decoder.decode(layout.element, layout.fp8, stored, raw).ok_or(())?;
+    /// What comes after the header; not all of it may have arrived.
+    payload: &'a [u8],
+    /// What is decoded of it. Stored bytes count without the header.
+    done: DecodeProgress,
+}
+
+impl Blocks<'_> {
+    /// Decodes the blocks that are left, or only those that have arrived. Nothing where `payload` is
+    /// not that of a frame with the length of `raw`.
+    fn decode(
+        &mut self,
+        raw: &mut [&mut [u8]],
+        only_arrived: bool,
+        scratch: &mut SplitScratch,
+    ) -> Option<()> {
+        let Layout { element, fp8 } = self.layout;
+        let (blocks, _) = self.layout.parts(total_len_mut(raw));
+        let decoder = scratch.decoder.get_or_insert_with(BlockDecoder::new);
+        let mut writer = PieceWriter::new(raw);
+        writer.skip(self.done.raw);
+        let mut raw_end = 0;
+        for len in blocks {
+            raw_end += len;
+            if raw_end <= self.done.raw {
+                continue;
+            }
+            let stored = self.payload.get(self.done.stored..)?;
+            if only_arrived {
+                let (Ok(wanted) | Err(wanted)) = BlockDecoder::len(stored);
+                self.done.wanted = HEADER_LEN + self.done.stored + wanted;
+                if stored.len() < wanted {
+                    return Some(());
+                }
+            }
+            let mut left = stored;
+            let block = &mut scratch.block;
+            let decode = |raw: &mut [u8]| {
+                left = decoder.decode(element, fp8, stored, raw).ok_or(())?;
                 Ok::<_, ()>(())
-            })
-            .ok()?;
+            };
+            writer.fill(len, block, decode).ok()?;
+            self.done.stored = self.payload.len() - left.len();
+            self.done.raw = raw_end;
+        }
+        self.done.wanted = usize::MAX;
+        Some(())
     }
-    if stored.len() != tail {
-        return None;
+
+    /// Copies what comes after the blocks. Nothing where that is more or less than it must be.
+    fn copy_tail(&self, raw: &mut [&mut [u8]]) -> Option<()> {
+        let tail = self.payload.get(self.done.stored..)?;
+        let mut left = total_len_mut(raw).checked_sub(self.done.raw)?;
+        if tail.len() != left {
+            return None;
+        }
+        // Fewer bytes than `GRANULE`, at the ends of the last pieces.
+        for piece in raw.iter_mut().rev() {
+            let here = left.min(piece.len());
+            let at = piece.len() - here;
+            piece[at..].copy_from_slice(&tail[left - here..left]);
+            left -= here;
+        }
+        Some(())
     }
-    writer
-        .fill(tail, &mut scratch.block, |raw| {
-            raw.copy_from_slice(stored);
-            Ok::<_, ()>(())
-        })
-        .ok()
 }
