@@ -1,6 +1,7 @@
 //! Classifies what a response shows of an object: the chunk, of no use for this request, or unusable
 //! until it is overwritten.
 
+use kvtier_codec::DecodeProgress;
 use kvtier_core::{Key, MissReason};
 use kvtier_key::Facts;
 
@@ -21,6 +22,8 @@ pub struct ReadObject {
     pub intact: bool,
     /// It is longer than the memory.
     pub too_long: bool,
+    /// What was decoded of it while it arrived.
+    pub decoded: DecodeProgress,
 }
 
 impl ReadObject {

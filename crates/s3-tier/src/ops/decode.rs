@@ -3,6 +3,7 @@
 //! Where the tier knew that the object is encoded, its bytes arrived in that memory. Otherwise they
 //! arrived in the caller's memory, and are copied first.
 
+use kvtier_codec::DecodeProgress;
 use kvtier_core::{Error, ErrorKind, Key, Load, Loaded, MissReason};
 use kvtier_key::Facts;
 use kvtier_mem::Lease;
@@ -24,12 +25,14 @@ pub struct EncodedRead<'a> {
     pub version: ReadVersion<'a>,
     /// All stored bytes arrived and match the facts; otherwise there was not enough memory.
     pub is_whole: bool,
+    /// What was decoded while it arrived, into the memory of the load.
+    pub decoded: DecodeProgress,
 }
 
 impl EncodedRead<'_> {
     /// Whether the raw bytes do not fit the caller's memory.
     pub fn exceeds(&self, into: &[Lease]) -> bool {
-        self.facts.raw_len > into.iter().map(|lease| lease.len() as u64).sum()
+        !fits(&self.facts, into)
     }
 
     /// Ends the load of a chunk that is too large for the memory of this node. Its lengths are known
@@ -41,6 +44,11 @@ impl EncodedRead<'_> {
         shared.record_found(FoundObject { key, name, len, bytes, etag, verified: false }, version);
         too_large(shared, key, bytes)
     }
+}
+
+/// Whether the raw bytes of a chunk fit this memory.
+pub fn fits(facts: &Facts, into: &[Lease]) -> bool {
+    facts.raw_len <= into.iter().map(|lease| lease.len() as u64).sum()
 }
 
 /// Memory for the stored bytes of a chunk; `None` where they need more than all of it.
@@ -120,7 +128,7 @@ pub async fn finish(
         if !is_staged {
             copy_to_staging(into, &mut staging);
         }
-        decode(shared, facts, &staging, into)
+        decode(shared, &read, &staging, into)
     });
     let decoded = decoded.await;
     drop(staging);
@@ -161,22 +169,29 @@ fn copy_to_staging(from: &[Lease], staging: &mut Lease) {
 
 fn decode(
     shared: &Shared,
-    facts: &Facts,
+    read: &EncodedRead<'_>,
     staging: &Lease,
     into: &mut [Lease],
 ) -> Result<(), kvtier_codec::Error> {
+    let EncodedRead { facts, decoded, .. } = read;
     let stored_len = usize::try_from(facts.stored_len()).unwrap_or(usize::MAX);
     let stored = staging.as_host().and_then(|bytes| bytes.get(..stored_len)).unwrap_or_default();
-    let mut left = usize::try_from(facts.raw_len).unwrap_or(usize::MAX);
+    let mut raw = raw_pieces(into, facts.raw_len);
+    shared.encoding.tier.decode_rest(facts, stored, &mut raw, *decoded)?;
+    fill_in(into, facts.raw_len);
+    Ok(())
+}
+
+/// The first `raw_len` bytes of the memory of a load.
+pub fn raw_pieces(into: &mut [Lease], raw_len: u64) -> Vec<&mut [u8]> {
+    let mut left = usize::try_from(raw_len).unwrap_or(usize::MAX);
     let mut raw = Vec::with_capacity(into.len());
     for piece in into.iter_mut().filter_map(Lease::as_host_mut) {
         let here = left.min(piece.len());
         raw.push(&mut piece[..here]);
         left -= here;
     }
-    shared.encoding.tier.decode(facts, stored, &mut raw)?;
-    fill_in(into, facts.raw_len);
-    Ok(())
+    raw
 }
 
 /// Marks `len` bytes as filled.

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use kvtier_codec::DecodeProgress;
 use kvtier_core::{Class, Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
 use kvtier_key::{BlockSums, Facts};
 use kvtier_mem::Lease;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::ops::classify::{ObjectState, ReadObject, classify, mark_unusable, suspicious_response};
 use crate::ops::decode::{self, EncodedRead, fill_in};
+use crate::ops::decode_arriving::ArrivingObject;
 use crate::ops::metadata::{self, StoredFacts, StreamVerifier};
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
@@ -86,13 +88,11 @@ async fn load_chunk(
         if let Some(over) = slot.is_over() {
             return Err(Error::new(over, "ended before it began").with_op("load"));
         }
-        let mut reading = Reading {
-            shared,
-            key: &op.key,
-            is_staged: staging.is_some(),
-            into: staging.as_mut().map_or(&mut op.into[..], std::slice::from_mut),
-            deadline,
+        let (into, raw) = match &mut staging {
+            Some(staging) => (std::slice::from_mut(staging), Some(&mut op.into[..])),
+            None => (&mut op.into[..], None),
         };
+        let mut reading = Reading { shared, key: &op.key, into, raw, deadline };
         let answer = fill(&mut reading).await?;
         drop(permit);
         let read = match answer {
@@ -122,8 +122,8 @@ struct Reading<'s, 'm> {
     key: &'m Key,
     /// The memory: that of the caller, or memory for encoded bytes.
     into: &'m mut [Lease],
-    /// It is memory for encoded bytes.
-    is_staged: bool,
+    /// The memory of the caller, where `into` is memory for encoded bytes.
+    raw: Option<&'m mut [Lease]>,
     deadline: Instant,
 }
 
@@ -171,8 +171,9 @@ async fn fill<'s>(reading: &mut Reading<'s, '_>) -> Result<Answer<'s>, Error> {
             // The object under another name may be good.
             Some(Read::Loaded(miss @ Loaded::Miss(_))) => damaged = damaged.or(Some(miss)),
             Some(Read::Loaded(loaded)) => return Ok(Answer::Loaded(loaded)),
-            Some(Read::Encoded { facts, etag, is_whole }) => {
-                return Ok(Answer::Encoded(EncodedRead { facts, name, etag, version, is_whole }));
+            Some(Read::Encoded { facts, etag, is_whole, decoded }) => {
+                let read = EncodedRead { facts, name, etag, version, is_whole, decoded };
+                return Ok(Answer::Encoded(read));
             }
         }
     }
@@ -256,6 +257,7 @@ enum Read {
         facts: Box<Facts>,
         etag: Option<String>,
         is_whole: bool,
+        decoded: DecodeProgress,
     },
 }
 
@@ -266,7 +268,8 @@ fn record(
     read: ReadObject,
     version: &ReadVersion<'_>,
 ) -> Read {
-    let Reading { shared, key, is_staged, .. } = *reading;
+    let Reading { shared, key, .. } = *reading;
+    let is_staged = reading.raw.is_some();
     // From here on the response is taken for the store's: what it shows goes into the index.
     let state = classify(shared, key, &read, Some(reading.memory_bytes()));
     let verified = state == ObjectState::Verified;
@@ -278,7 +281,7 @@ fn record(
                 && (is_staged || !facts.is_plain()) =>
         {
             let (facts, etag) = (facts.clone(), read.etag.clone());
-            Read::Encoded { facts, etag, is_whole: verified }
+            Read::Encoded { facts, etag, is_whole: verified, decoded: read.decoded }
         }
         ObjectState::Verified | ObjectState::Unverified => {
             add(&shared.counters.unverified, u64::from(state == ObjectState::Unverified));
@@ -336,17 +339,19 @@ async fn whole(
     reading: &mut Reading<'_, '_>,
     name: &str,
 ) -> (kvtier_s3::Result<Option<()>>, ReadObject) {
-    let mut verifier = StreamVerifier::new(reading.key);
     let Some(landing) = landing(reading.into) else {
         return (Err(device_memory_error()), ReadObject::default());
     };
-    let answer = client.get_observed(name, &mut landing.observed_by(&mut verifier)).await;
+    let verifier = StreamVerifier::new(reading.key);
+    let mut object = ArrivingObject::new(reading.shared, verifier, reading.raw.as_deref_mut());
+    let answer = client.get_observed(name, &mut landing.observed_by(&mut object)).await;
+    let ArrivingObject { verifier, decoded, .. } = object;
     // The verifier saw the bytes as they arrived in the leases, so no second pass over them is
     // needed.
     let holds = verifier.is_verified();
     let StreamVerifier { facts, total, etag, .. } = verifier;
-    let mut read =
-        ReadObject { facts, len: total.unwrap_or(0), etag, intact: holds, too_long: false };
+    let len = total.unwrap_or(0);
+    let mut read = ReadObject { facts, len, etag, intact: holds, too_long: false, decoded };
     if let Ok(Some(object)) = &answer {
         read.len = object.len();
         // Nothing to compare with: the client checked the length, and the store's checksum where
@@ -384,7 +389,7 @@ async fn ranges(
         len: object.len(),
         etag: object.etag().map(str::to_owned),
         intact,
-        too_long: false,
+        ..ReadObject::default()
     };
     (Ok(Some(())), read)
 }

@@ -143,6 +143,17 @@ impl<'a> StreamVerifier<'a> {
     pub fn is_verified(&self) -> bool {
         matches!(&self.facts, Some(StoredFacts::Valid(facts)) if self.sound && self.fed == facts.stored_len())
     }
+
+    /// How many of the first bytes match the checksums of the facts: whole blocks.
+    pub fn verified_bytes(&self) -> u64 {
+        match &self.facts {
+            Some(StoredFacts::Valid(_)) if self.is_verified() => self.fed,
+            Some(StoredFacts::Valid(facts)) if self.sound => {
+                self.fed - self.fed % BlockSums::block_bytes(facts.stored_len())
+            }
+            _ => 0,
+        }
+    }
 }
 
 impl BodyObserver for StreamVerifier<'_> {
@@ -155,7 +166,8 @@ impl BodyObserver for StreamVerifier<'_> {
         known
     }
 
-    fn received(&mut self, mut bytes: &[u8]) {
+    fn received(&mut self, landed: &[u8], new: usize) {
+        let mut bytes = &landed[landed.len() - new..];
         let Some(StoredFacts::Valid(facts)) = &self.facts else { return };
         let len = facts.stored_len();
         let block = BlockSums::block_bytes(len);
@@ -205,7 +217,7 @@ mod tests {
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = StreamVerifier::new(&key);
             assert!(proof.begin(&head));
-            bytes.chunks(piece).for_each(|piece| proof.received(piece));
+            bytes.chunks(piece).for_each(|piece| proof.received(piece, piece.len()));
             proof.is_verified()
         };
         for piece in [1000, 65_536, 70_000, 400_000] {

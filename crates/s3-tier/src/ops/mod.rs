@@ -3,6 +3,7 @@
 pub mod admission_order;
 pub mod classify;
 pub mod decode;
+pub mod decode_arriving;
 pub mod encode;
 pub mod evict;
 pub mod load;

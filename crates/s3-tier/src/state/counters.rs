@@ -57,6 +57,7 @@ counters!(
     encoded_stored_bytes,
     encode_refused_chunks,
     decoded_chunks,
+    decoded_arriving_bytes,
     copied_encoded_bytes,
     errors,
 );

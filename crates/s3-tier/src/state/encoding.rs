@@ -120,4 +120,11 @@ impl EncodingResources {
         let _permit = self.threads.acquire().await;
         tokio::task::block_in_place(work)
     }
+
+    /// Runs a small part of the CPU work of one chunk now, on this thread; nothing where as many
+    /// chunks as cores are being worked on.
+    pub fn try_run<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let _permit = self.threads.try_acquire().ok()?;
+        Some(work())
+    }
 }

@@ -17,8 +17,9 @@ pub trait BodyObserver: std::fmt::Debug + Send {
     /// The body starts, or starts again, with this head. Return `true` to verify the bytes in the
     /// observer: the client then computes no checksum.
     fn begin(&mut self, head: &ResponseHead) -> bool;
-    /// The next bytes were received, in order.
-    fn received(&mut self, bytes: &[u8]);
+    /// The next bytes were received, in order: the last `new` ones of `landed`, which is all that the
+    /// piece of memory has that they are in.
+    fn received(&mut self, landed: &[u8], new: usize);
 }
 
 /// The caller's memory for one object, in one piece or several, filled from the start. It outlives
@@ -86,18 +87,24 @@ impl<'a> BodyBuffer<'a> {
     }
 
     /// The rest of the piece that holds the byte `at`, from there on; empty behind the end.
-    fn piece(&mut self, mut at: usize) -> &mut [u8] {
+    fn piece(&mut self, at: usize) -> &mut [u8] {
+        let (piece, at) = self.whole_piece(at);
+        &mut piece[at..]
+    }
+
+    /// The piece that holds the byte `at`, and where in it; empty behind the end.
+    fn whole_piece(&mut self, mut at: usize) -> (&mut [u8], usize) {
         if at < self.memory.len() {
-            return &mut self.memory[at..];
+            return (self.memory, at);
         }
         at -= self.memory.len();
         for piece in &mut self.more {
             if at < piece.len() {
-                return &mut piece[at..];
+                return (piece, at);
             }
             at -= piece.len();
         }
-        &mut []
+        (&mut [], 0)
     }
 
     /// The next `len` bytes, of one piece, hold data.
@@ -112,12 +119,13 @@ impl<'a> BodyBuffer<'a> {
         // Taken out, since `piece` borrows all of the buffer.
         let mut sum = self.sum.take();
         let mut observer = self.observer.take();
-        let bytes = &self.piece(start)[..len];
+        let (piece, at) = self.whole_piece(start);
+        let landed = &piece[..at + len];
         if let Some(sum) = &mut sum {
-            sum.update(bytes);
+            sum.update(&landed[at..]);
         }
         if let Some(observer) = &mut observer {
-            observer.received(bytes);
+            observer.received(landed, len);
         }
         (self.sum, self.observer) = (sum, observer);
     }
@@ -233,8 +241,11 @@ mod tests {
             self.0.clear();
             true
         }
-        fn received(&mut self, bytes: &[u8]) {
-            self.0.extend_from_slice(bytes);
+        fn received(&mut self, landed: &[u8], new: usize) {
+            self.0.extend_from_slice(&landed[landed.len() - new..]);
+            let (whole, first) = (self.0.len(), 3);
+            let landed_before = if whole > first { first } else { 0 };
+            assert_eq!(landed, &self.0[landed_before..], "all of its piece");
         }
     }
 

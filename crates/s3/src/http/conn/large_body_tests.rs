@@ -21,7 +21,7 @@ impl BodyObserver for Reads {
     fn begin(&mut self, _: &ResponseHead) -> bool {
         true
     }
-    fn received(&mut self, _: &[u8]) {
+    fn received(&mut self, _: &[u8], _: usize) {
         self.0 += 1;
     }
 }
@@ -72,8 +72,8 @@ impl BodyObserver for Landed {
     fn begin(&mut self, _: &ResponseHead) -> bool {
         true
     }
-    fn received(&mut self, bytes: &[u8]) {
-        self.0.send_modify(|landed| *landed += bytes.len());
+    fn received(&mut self, _: &[u8], new: usize) {
+        self.0.send_modify(|landed| *landed += new);
     }
 }
 

@@ -1,0 +1,81 @@
+//! Decodes a chunk while its stored bytes arrive: after the last byte only the last block is left.
+
+use kvtier_codec::DecodeProgress;
+use kvtier_mem::Lease;
+use kvtier_s3::{BodyObserver, ResponseHead};
+
+use crate::ops::decode::{fits, raw_pieces};
+use crate::ops::metadata::{StoredFacts, StreamVerifier};
+use crate::state::counters::add;
+use crate::state::shared::Shared;
+
+/// An object that arrives: its bytes are verified, and decoded where they are in memory for encoded
+/// bytes.
+#[derive(Debug)]
+pub struct ArrivingObject<'a> {
+    pub verifier: StreamVerifier<'a>,
+    /// What was decoded.
+    pub decoded: DecodeProgress,
+    shared: &'a Shared,
+    /// The memory of the load; none if the object arrives in it.
+    raw: Option<&'a mut [Lease]>,
+    /// Nothing is decoded before the object is whole.
+    waits: bool,
+}
+
+impl<'a> ArrivingObject<'a> {
+    /// Before the first byte. `raw` is the memory to decode into.
+    pub fn new(
+        shared: &'a Shared,
+        verifier: StreamVerifier<'a>,
+        raw: Option<&'a mut [Lease]>,
+    ) -> Self {
+        ArrivingObject { verifier, decoded: DecodeProgress::default(), shared, raw, waits: false }
+    }
+
+    /// Decodes what can be decoded of the bytes that match their checksums. Errors are left to the
+    /// end, when the whole object is decoded.
+    fn decode(&mut self, landed: &[u8]) {
+        let ArrivingObject { verifier, decoded, shared, raw: Some(raw), .. } = self else { return };
+        let Some(StoredFacts::Valid(facts)) = &verifier.facts else { return };
+        let verified = usize::try_from(verifier.verified_bytes()).unwrap_or(usize::MAX);
+        let Some(arrived) = landed.get(..verified) else { return };
+        if arrived.len() < decoded.wanted() || facts.is_plain() {
+            return;
+        }
+        let encoding = &shared.encoding;
+        // Without a thread for it, it is decoded later.
+        let progress = encoding.loads.try_run(|| {
+            let mut raw = raw_pieces(raw, facts.raw_len);
+            encoding.tier.decode_arrived(facts, arrived, &mut raw, *decoded)
+        });
+        match progress {
+            None => {}
+            Some(Ok(progress)) => {
+                let bytes = progress.raw_bytes() - decoded.raw_bytes();
+                add(&shared.counters.decoded_arriving_bytes, bytes as u64);
+                *decoded = progress;
+            }
+            Some(Err(_)) => self.waits = true,
+        }
+    }
+}
+
+impl BodyObserver for ArrivingObject<'_> {
+    fn begin(&mut self, head: &ResponseHead) -> bool {
+        let verifies = self.verifier.begin(head);
+        self.decoded = DecodeProgress::default();
+        self.waits = !matches!(
+            (&self.verifier.facts, &self.raw),
+            (Some(StoredFacts::Valid(facts)), Some(raw)) if fits(facts, raw)
+        );
+        verifies
+    }
+
+    fn received(&mut self, landed: &[u8], new: usize) {
+        self.verifier.received(landed, new);
+        if !self.waits {
+            self.decode(landed);
+        }
+    }
+}
