@@ -1,9 +1,10 @@
 //! What holds of every stage without a key.
 
-use kvtier_codec::{Chunk, ElementType, ErrorKind, Scratch, Stage};
+use kvtier_codec::{Chunk, DecodeProgress, ElementType, Error, ErrorKind, Scratch, Stage};
 
 /// Decodes `bytes` as a frame, and as the payload of a frame with a valid header; then encodes them
-/// several times over, and decodes that, whole and with a flipped bit.
+/// several times over, and decodes that, whole and with a flipped bit. All is decoded at once, and
+/// while it arrives.
 pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
     let (chunk, mut scratch) = (Chunk::default(), Scratch::new());
     let framed = |version| {
@@ -16,9 +17,9 @@ pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
     for stored in [bytes, &framed(1), &framed(2)] {
         let raw = &mut memory[8..8 + usize::from(raw_len)];
         let (head, tail) = raw.split_at_mut(usize::from(raw_len) / 3);
-        if let Err(error) = stage.decode(&chunk, stored, &mut [head, tail], &mut scratch) {
-            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported));
-        }
+        let raw = &mut [head, tail];
+        check_error(stage.decode(&chunk, stored, raw, &mut scratch));
+        check_error(arrive(stage, &chunk, stored, raw, &mut scratch));
         let around = [&memory[..8], &memory[8 + usize::from(raw_len)..]].concat();
         assert_eq!(around, [0xee; 16]);
     }
@@ -33,9 +34,34 @@ pub fn check(stage: &dyn Stage, parameter: u8, raw_len: u16, bytes: &[u8]) {
     let mut back = vec![0; raw.len()];
     stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch).unwrap();
     assert_eq!(back, raw);
+    back.fill(0xee);
+    arrive(stage, &chunk, &stored[..len], &mut [&mut back], &mut scratch).unwrap();
+    assert_eq!(back, raw);
 
     stored[usize::from(raw_len) % len] ^= 1 << (raw_len >> 13);
-    if let Err(error) = stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch) {
+    check_error(stage.decode(&chunk, &stored[..len], &mut [&mut back], &mut scratch));
+    check_error(arrive(stage, &chunk, &stored[..len], &mut [&mut back], &mut scratch));
+}
+
+fn check_error(decoded: Result<(), Error>) {
+    if let Err(error) = decoded {
         assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported));
     }
+}
+
+/// Decodes what arrives in three portions.
+fn arrive(
+    stage: &dyn Stage,
+    chunk: &Chunk<'_>,
+    stored: &[u8],
+    raw: &mut [&mut [u8]],
+    scratch: &mut Scratch,
+) -> Result<(), Error> {
+    let mut progress = DecodeProgress::default();
+    for end in [stored.len() / 3, stored.len() - stored.len() / 3, stored.len()] {
+        if end >= progress.wanted() {
+            progress = stage.decode_arrived(chunk, &stored[..end], raw, progress, scratch)?;
+        }
+    }
+    stage.decode_rest(chunk, stored, raw, progress, scratch)
 }

@@ -26,7 +26,7 @@ fn bf16_chunk(n: u32) -> Vec<u8> {
     (0..LEN as u32 / 2).flat_map(element).collect()
 }
 
-/// A tier that has saved a chunk, and so knows its lengths.
+/// A tier that has saved a chunk, and so has its lengths in its index.
 fn saved(n: u32) -> (World, Key, Vec<u8>) {
     let world = World::with(|config| config.with_encoding(bf16_split()));
     let (key, raw) = (world.suite.key(n.into()), bf16_chunk(n));
