@@ -26,13 +26,14 @@ use self::record::{Memory, Record, Run};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The runs of `whole`: arguments of `one`.
-const RUNS: [&str; 10] = [
+const RUNS: [&str; 11] = [
     "1 10000 full 300 1200",
     "10 10000 full 300 1200",
     "100 10000 full 300 1200",
     "1000 10000 full 300 600",
     "10 100000 full 300 1200",
     "100 100000 full 300 600",
+    "10 1000000 full 300 1200",
     "1 10000 empty 0 600 0.002",
     "10 10000 empty 0 600 0.002",
     "100 10000 empty 0 600 0.002",
