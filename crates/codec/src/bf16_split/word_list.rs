@@ -1,6 +1,5 @@
-//! The words of a block: sequences of symbols that have a number of 12 bits each. A code from
-//! sequences of any length to numbers of one length decodes fast, because no number waits for the
-//! one before it.
+//! The words of a block: sequences of symbols that have a number of 12 bits each, a variable-to-fixed
+//! code as Tunstall's is one. It decodes fast, because no number waits for the one before it.
 
 use super::element_planes::RUN_SYMBOLS;
 use super::fp8_planes::{PAIR_SHIFT, SYMBOLS_MAX};
