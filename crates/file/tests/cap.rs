@@ -5,10 +5,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -21,6 +20,8 @@ use kvtier_core::{Ctx, Digest, Key, Namespace, Save, Saved, Tier};
 use kvtier_file::{EngineKind, FileConfig, FileTier, Layout};
 use kvtier_testkit::Seed;
 use kvtier_testkit::conformance::Fixture;
+
+use common::bytes_there;
 
 const WORKER: &str = "KVTIER_TEST_WORKER";
 const CHUNKS: u64 = 40;
@@ -115,27 +116,13 @@ impl Process {
         self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    fn signal(&self, name: &str) {
-        assert!(
-            Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success()
-        );
-    }
-
     /// Returns when all its threads stand still.
     fn stop(&self) {
-        self.signal("-STOP");
-        let stands = |task: fs::DirEntry| {
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(')')
-                .is_none_or(|(_, state)| state.trim_start().starts_with(['T', 't']))
-        };
-        while !fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap().flatten().all(stands) {
-            std::thread::yield_now();
-        }
+        common::stop(&self.0);
     }
 
     fn go_on(&self) {
-        self.signal("-CONT");
+        common::go_on(&self.0);
     }
 }
 
@@ -215,28 +202,6 @@ fn claim_much(dir: &Path, layout: Layout) {
     drop(saves.wait());
     println!("\nsay end");
     let _ = std::io::stdin().lines().next();
-}
-
-/// Bytes of chunks, of unfinished files and of the quarantine; one that is renamed meanwhile is
-/// counted once.
-fn bytes_there(dir: &Path) -> u64 {
-    let mut files = BTreeMap::new();
-    add_files(dir, &mut files);
-    files.values().sum()
-}
-
-fn add_files(dir: &Path, files: &mut BTreeMap<u64, u64>) {
-    let is_own = dir.ends_with(".kvtier");
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        match entry.metadata() {
-            Ok(meta) if meta.is_dir() && name != "journal" => add_files(&entry.path(), files),
-            Ok(meta) if meta.is_file() && !is_own && name != "alive" => {
-                files.insert(meta.ino(), meta.len());
-            }
-            _ => {}
-        }
-    }
 }
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {

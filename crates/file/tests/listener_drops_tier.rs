@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier_core::{Event, Listener, Namespace, Observe, Saved};
 use kvtier_file::{FileTier, Layout};
@@ -45,7 +45,12 @@ fn a_tier_that_ends_on_the_thread_that_keeps_its_directory_does_all_once_more() 
     let dir = tempfile::tempdir().unwrap();
     // It leads, and so it is the one that writes the order of use down at its end.
     let first = FileTier::open(config(dir.path(), 20)).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    let late = Instant::now() + Duration::from_secs(600);
+    let evictor = dir.path().join(".kvtier/evictor");
+    while !fs::File::open(&evictor).is_ok_and(|file| file.try_lock().is_err()) {
+        assert!(Instant::now() < late, "it does not lead");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let f = open(dir.path(), 20);
     let owner = owned(first);
     let _ = fs::remove_file(dir.path().join(".kvtier/snapshot"));

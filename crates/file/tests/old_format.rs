@@ -157,7 +157,7 @@ fn a_damaged_manifest_beside_the_lock_of_a_refused_earlier_build_stops_no_proces
     assert!((0..CHUNKS).all(|n| is_hit(&first, n) && is_hit(&second, n)));
     // Running tiers repair it too, also where no other process opens the directory.
     damage();
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(600);
     let is_whole = || Upgrade::plan(dir.path()).is_ok();
     while (!is_whole() || earlier_lock.exists()) && std::time::Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));

@@ -154,13 +154,12 @@ fn a_kernel_that_one_gpu_never_loads_delays_neither_status_nor_other_loads() {
         while bench.counter("direct_bytes") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let began = Instant::now();
         assert!(bench.reasons().contains("checksums computed on the GPU"), "{}", bench.reasons());
         bench.prove(&key, LEN);
         let meanwhile =
             bench.tier.load(&Ctx::within(Duration::from_secs(600)), load()).wait().pop().unwrap();
         assert_eq!(meanwhile.result.unwrap(), Loaded::Hit { len: LEN as u64 });
-        assert!(began.elapsed() < 2 * WAIT, "{:?}", began.elapsed());
+        assert!(!first.is_done(), "it waits for the kernel all the while");
         assert_eq!(first.wait().pop().unwrap().result.unwrap(), Loaded::Hit { len: LEN as u64 });
         assert!(
             bench.reasons().contains("copied back from GPU 1 for checksums"),

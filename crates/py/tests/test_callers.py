@@ -112,7 +112,7 @@ class Logs(Case):
 
 class Beginnings(Case):
     def test_a_thread_may_begin_with_a_connector(self):
-        seen, limit = unraisable(self), time.monotonic() + 30
+        seen, limit = unraisable(self), time.monotonic() + 300
         _thread.start_new_thread(kvtier.Connector, (), {"config": "/nothere"})
         while not seen:
             self.assertLess(time.monotonic(), limit)

@@ -284,14 +284,14 @@ class Dropped(Lent):
         proxy = Proxy(server.port)
         self.addCleanup(proxy.close)
         spec = {**server.spec(), "s3_endpoint": f"http://localhost:{proxy.port}"}
-        c = kvtier.Connector(tiers=[{"type": "host", "bytes": 8 * MIB}, spec], timeout_seconds=20.0)
+        c = kvtier.Connector(tiers=[{"type": "host", "bytes": 8 * MIB}, spec], timeout_seconds=240.0)
         c.submit_batch_set([key(1)], [filled(1)])
         self.assertTrue(proxy.asked.wait(60))
         threading.Timer(0.2, proxy.goes_on.set).start()
         began = time.monotonic()
         del c
         gc.collect()
-        self.assertLess(time.monotonic() - began, 10, "the thread that answers could not run")
+        self.assertLess(time.monotonic() - began, 120, "the thread that answers could not run")
 
 
 class Proxy:

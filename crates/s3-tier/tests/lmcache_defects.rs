@@ -90,6 +90,7 @@ fn defect_3_submitting_a_lookup_never_blocks() {
     let keys: Arc<[Key]> = Arc::from([world.suite.key(1)]);
     let begun = Instant::now();
     let ticket = world.suite.tier.lookup(&world.suite.ctx(), keys, Mode::Each, Hold::None);
+    // tidy: allow(test-time): only a thread that also stood still until the answer came is later
     assert!(begun.elapsed() < Duration::from_secs(2) || !ticket.is_done(), "{:?}", begun.elapsed());
     assert_eq!(ticket.wait().unwrap().found, [Presence::Miss]);
 }

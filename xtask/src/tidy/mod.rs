@@ -9,6 +9,7 @@ mod names_in_documents;
 mod sentences;
 mod sizes;
 pub mod source;
+mod test_times;
 mod unfinished;
 mod unsafety;
 
@@ -53,17 +54,20 @@ pub enum Rule {
     FileLines,
     FnLines,
     FnParams,
+    TestTime,
     Unwrap,
 }
 
 impl Rule {
-    const ALL: [Rule; 4] = [Rule::FileLines, Rule::FnLines, Rule::FnParams, Rule::Unwrap];
+    const ALL: [Rule; 5] =
+        [Rule::FileLines, Rule::FnLines, Rule::FnParams, Rule::TestTime, Rule::Unwrap];
 
     fn name(self) -> &'static str {
         match self {
             Rule::FileLines => "file-lines",
             Rule::FnLines => "fn-lines",
             Rule::FnParams => "fn-params",
+            Rule::TestTime => "test-time",
             Rule::Unwrap => "unwrap",
         }
     }
@@ -127,6 +131,7 @@ fn check(packages: &[Package], tree: &Tree, sources: &[Source]) -> Vec<Problem> 
         problems.extend(functions::check(source));
         problems.extend(unsafety::check(source));
         problems.extend(unfinished::check(source));
+        problems.extend(test_times::check(source));
     }
     problems.extend(sizes::check(sources));
     problems.extend(unsafety::check_roots(packages, sources));

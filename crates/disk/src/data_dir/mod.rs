@@ -216,6 +216,12 @@ impl DataDir {
     pub fn has_staging_dir(&self) -> bool {
         self.staging.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
+
+    /// Whether this process can be found by others: `.kvtier` may have been deleted.
+    pub fn is_registered(&self) -> bool {
+        let staging = self.staging.read().unwrap_or_else(PoisonError::into_inner);
+        staging.as_ref().is_some_and(|staging| staging.exists())
+    }
 }
 
 /// Registers a process that opens no tier: creates its staging directory.

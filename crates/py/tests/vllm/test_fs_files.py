@@ -22,7 +22,7 @@ class Files(Case):
     def ours(self, **more):
         return self.open([self.file(layout="vllm-fs")], **more)
 
-    def end(self, tier, job, seconds=60):
+    def end(self, tier, job, seconds=300):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for result in tier.get_finished_jobs():

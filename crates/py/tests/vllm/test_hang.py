@@ -12,11 +12,15 @@ import hang  # noqa: E402
 
 # The longest that one step of the scheduler may take: far above what one costs, far below a device that hangs.
 STEP_MAX = 1.0
+# How many steps may take longer, for a machine that does something else meanwhile. One that waited for the device would
+# end with it, after the test.
+LATE_STEPS_MAX = 3
 
 
 class Hung(Case):
     def setUp(self):
         super().setUp()
+        self.late_steps = 0
         self.device = hang.Device()
         # The tiers close before that.
         self.addCleanup(self.device.close)
@@ -30,8 +34,8 @@ class Hung(Case):
         list(tier.take_events())
         tier.get_stats()
         tier.on_schedule_end(STEP_END)
-        took = time.monotonic() - began
-        self.assertLess(took, STEP_MAX, "the scheduler waits for the device")
+        self.late_steps += time.monotonic() - began > STEP_MAX
+        self.assertLessEqual(self.late_steps, LATE_STEPS_MAX, "the scheduler waits for the device")
         return found, ended
 
     def test_the_scheduler_never_waits_and_the_tier_comes_back(self):

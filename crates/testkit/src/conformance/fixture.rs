@@ -258,8 +258,8 @@ impl Fixture {
         assert_eq!(at, len, "the leases hold the whole chunk");
     }
 
-    /// Asks `done` again and again until it says yes; fails after half a minute, which a busy
-    /// machine may need.
+    /// Asks `done` again and again until it says yes; fails after ten minutes, which no
+    /// machine needs.
     pub fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(600);
         while !done() {

@@ -86,10 +86,12 @@ mod tests {
             let words = ["sh", "-c", script].map(str::to_owned);
             let started = Instant::now();
             let e = output(&words, Duration::from_millis(100)).map(|_| ()).unwrap_err();
-            assert!(started.elapsed() < Duration::from_secs(5) && e.contains("did not end"), "{e}");
+            assert!(e.contains("did not end"), "{e}");
+            // Before the program itself ends.
+            assert!(started.elapsed() < Duration::from_secs(120), "{script}");
         };
-        run("exec sleep 20");
+        run("exec sleep 240");
         run("yes");
-        run("sleep 20 & echo key");
+        run("sleep 240 & echo key");
     }
 }

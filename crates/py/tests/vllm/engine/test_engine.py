@@ -341,7 +341,7 @@ class Hung(Case):
         for _ in range(2):
             again = engine.ask(wanted[1])
             self.same_tokens(cold[1], again)
-        self.assertLess(time.monotonic() - began, 30)
+        self.assertLess(time.monotonic() - began, 120)
         self.assertEqual(engine.counters()["kvtier_overdue_loads"], 1)
         device.go_on()
         self.same_tokens(cold[0], engine.wait(held))
