@@ -3,31 +3,88 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
+use crate::machine::cores;
 use crate::sh::{Cmd, root};
+use crate::workspace::target_dir;
 
 /// Patches that put a defect back, one a file.
 const DEFECTS: &str = "crates/faultsim/defects";
 /// Copies of the workspace, and what is built from them.
 const COPIES: &str = "target/faultsim";
-/// What can be simulated; the first is the default.
-const SCOPES: [&str; 4] = ["fleet", "directory", "layouts", "stack"];
+/// What can be simulated; the first is that of a patch without a scope in its name.
+pub const SCOPES: [&str; 4] = ["fleet", "directory", "layouts", "stack"];
+/// How many seeds one process runs.
+const SEEDS_AT_ONCE: u64 = 25;
 
 pub fn run(args: &mut Args) -> Result<()> {
     let with_defects = args.flag("--defects");
     let seeds = args.number("--seeds")?.unwrap_or(100);
-    let scope = args.value("--scope")?.unwrap_or_else(|| SCOPES[0].to_owned());
+    let scope = args.value("--scope")?;
     args.end()?;
-    if !SCOPES.contains(&scope.as_str()) {
-        bail!("no scope '{scope}'; there are: {}", SCOPES.join(", "));
-    }
     if with_defects {
         return defects()?.iter().try_for_each(|defect| find(defect, seeds));
     }
-    simulator(root()).args(["0".to_owned(), seeds.to_string(), "run".to_owned(), scope]).run()
+    let scopes = match &scope {
+        None => SCOPES.to_vec(),
+        Some(scope) if SCOPES.contains(&scope.as_str()) => vec![scope.as_str()],
+        Some(scope) => bail!("no scope '{scope}'; there are: {}", SCOPES.join(", ")),
+    };
+    run_optimised(&scopes, seeds)?;
+    println!("{seeds} seeds of {} break no promise", scopes.join(", "));
+    Ok(())
+}
+
+/// Runs this number of seeds of each of these scopes in an optimised build. Returns how many runs there were.
+pub fn run_optimised(scopes: &[&str], seeds: u64) -> Result<u64> {
+    Cmd::new("cargo build --release --locked -p kvtier-faultsim --example seeds").run()?;
+    let scopes: Vec<_> = scopes.iter().map(|scope| (*scope, seeds)).collect();
+    run_seeds(&target_dir().join("release/examples/seeds"), &scopes)
+}
+
+/// Runs the given number of seeds of each scope, from 0 on, on all cores. Prints what breaks a promise, which is
+/// an error. Returns how many runs there were.
+pub fn run_seeds(program: &Path, scopes: &[(&str, u64)]) -> Result<u64> {
+    let mut parts = Vec::new();
+    for (scope, seeds) in scopes.iter().copied() {
+        for from in (0..seeds).step_by(SEEDS_AT_ONCE as usize) {
+            let to = seeds.min(from + SEEDS_AT_ONCE);
+            let cmd = Cmd::new("").arg(program.display().to_string());
+            let cmd = cmd.args([from.to_string(), to.to_string()]);
+            parts.push(cmd.args(["findings", scope]));
+        }
+    }
+    println!("$ {} FROM TO findings SCOPE, {} times", program.display(), parts.len());
+    let failed = run_on_all_cores(&parts);
+    match failed.first() {
+        None => Ok(scopes.iter().map(|(_, seeds)| seeds).sum()),
+        Some(first) => bail!("{} of {} parts failed, as `{first}`", failed.len(), parts.len()),
+    }
+}
+
+/// Runs each once and shows what those that fail print. Returns which did.
+fn run_on_all_cores(cmds: &[Cmd]) -> Vec<String> {
+    let queue = Mutex::new(cmds.iter());
+    let failed = Mutex::new(Vec::new());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        while let Some(cmd) = next() {
+            let said = match cmd.try_read() {
+                Ok((true, _)) => continue,
+                Ok((false, said)) => said,
+                Err(error) => format!("{error:#}"),
+            };
+            println!("$ {cmd}\n{said}");
+            failed.lock().unwrap_or_else(PoisonError::into_inner).push(cmd.to_string());
+        }
+    };
+    thread::scope(|scope| (0..cores()).for_each(|_| drop(scope.spawn(run))));
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The simulator of a workspace.
@@ -71,6 +128,19 @@ fn find(defect: &Path, seeds: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_seeds_run_and_those_that_fail_are_named() {
+        let sh = |test: &str| Cmd::new("sh -c").arg(test);
+        let ends = ["exit 0", "exit 1", "exit 0", "kill -9 $$", "exit 0"].map(sh);
+        let scopes = [("one", 60), ("two", 10)];
+        let mut failed = run_on_all_cores(&ends);
+        failed.sort();
+        assert_eq!(failed, [ends[1].to_string(), ends[3].to_string()]);
+        assert_eq!(run_seeds(Path::new("true"), &scopes).unwrap(), 70);
+        let error = run_seeds(Path::new("false"), &scopes).unwrap_err().to_string();
+        assert!(error.starts_with("4 of 4 parts failed"), "{error}");
+    }
 
     #[test]
     fn every_defect_can_be_put_back() {

@@ -1,5 +1,6 @@
-//! Runs a scope with a range of seeds: `seeds FROM TO [trace | until-found | run] [SCOPE]`, by default one
-//! of `fleet`. The exit code is 1 if a promise was broken. With `until-found` it is 1 if none was.
+//! Runs a scope with a range of seeds: `seeds FROM TO [trace | until-found | findings | run] [SCOPE]`, by default
+//! one of `fleet`. The exit code is 1 if a promise was broken. With `until-found` it is 1 if none was. With
+//! `findings` only seeds that break a promise are printed.
 #![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;
@@ -19,7 +20,9 @@ fn main() -> ExitCode {
     for seed in from..to {
         let report = simulate(scope, seed);
         report.trace.iter().for_each(|event| println!("{event}"));
-        println!("{report}");
+        if mode != Some("findings") || !report.findings.is_empty() {
+            println!("{report}");
+        }
         found |= !report.findings.is_empty();
         if found && mode == Some("until-found") {
             // The same seed finds it again; this has the faults that it needs.

@@ -65,6 +65,7 @@ pub const OUTSIDE_THE_SIMULATION: &[(&str, &str)] = &[
 /// Outside libraries → the only crates that may use them outside tests.
 pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["tokio", "tokio-util"], &["s3", "s3-tier", "faultsim", "cli", "testkit"]),
+    (&["corosensei", "scoped-tls"], &["faultsim"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
     (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config"], &["s3"]),

@@ -11,8 +11,8 @@ use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::versions::CARGO_DENY;
 use crate::{
-    arch, build_alone, cufile, engine_contract, features, filesystems, fs_crashes, fuzz, servers,
-    shuttle, testing, tidy, wheel, workspace,
+    arch, build_alone, cufile, engine_contract, faultsim, features, filesystems, fs_crashes, fuzz,
+    servers, shuttle, testing, tidy, wheel, workspace,
 };
 
 /// A step of `cargo xtask ci`.
@@ -61,6 +61,11 @@ pub const STEPS: &[Step] = &[
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
+
+/// How many seeds of each scope of the fault simulator every change runs, from 0 on. One of `fleet` takes as long
+/// as four others where nothing is optimised.
+const SIMULATED_SEEDS: [(&str, u64); 4] =
+    [("fleet", 20), ("directory", 400), ("layouts", 400), ("stack", 180)];
 
 /// The crashes of file systems that every change goes through.
 const CRASHES: u32 = 12;
@@ -158,10 +163,7 @@ fn alone(run: &mut Run) -> Result<Outcome> {
 /// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build
 /// then.
 fn examples(run: &mut Run) -> Result<Outcome> {
-    Cmd::new(
-        "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples",
-    )
-    .run()?;
+    build_examples()?;
     let mut count = 0;
     for example in run.packages.iter().flat_map(|package| package.targets_of("example")) {
         let program = workspace::target_dir().join("debug/examples").join(&example.name);
@@ -174,14 +176,26 @@ fn examples(run: &mut Run) -> Result<Outcome> {
     }
 }
 
-/// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
+fn build_examples() -> Result<()> {
+    Cmd::new(
+        "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples",
+    )
+    .run()
+}
+
+/// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`, and
+/// the fault simulator, as the examples were built.
 fn fault_seeds(run: &mut Run) -> Result<Outcome> {
     let count = testing::run_at_once(
         &workspace_tests(),
         &["fault_seeds"],
         &[("KVTIER_SEEDS", FAULT_SEEDS)],
     )?;
-    Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
+    build_examples()?;
+    let simulator = workspace::target_dir().join("debug/examples/seeds");
+    let runs = faultsim::run_seeds(&simulator, &SIMULATED_SEEDS)?;
+    let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
+    Ok(Outcome::Noted(format!("{tests}, {runs} simulated runs")))
 }
 
 /// The file tier on ext4, xfs and tmpfs, where this machine lets us mount them.

@@ -9,7 +9,7 @@ use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
 use crate::{
-    bench, build_alone, fs_crashes, fuzz as fuzzing, scale as fleets, servers,
+    bench, build_alone, faultsim, fs_crashes, fuzz as fuzzing, scale as fleets, servers,
     shuttle as interleavings,
 };
 
@@ -28,6 +28,11 @@ pub const ITEMS: &[Item] = &[
         run: long_tests,
     },
     Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: fault_seeds },
+    Item {
+        name: "fault-simulator",
+        what: "10,000 seeds of each scope of the fault simulator",
+        run: fault_simulator,
+    },
     Item {
         name: "scale",
         what: "fleets of up to 1,000 nodes on a simulated bucket, and a node with 10,000,000 chunks",
@@ -137,6 +142,11 @@ fn long_tests(_: &[Package]) -> Result<Outcome> {
 fn fault_seeds(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--lib", "--bins", "--tests", "fault_seeds"]);
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
+}
+
+fn fault_simulator(_: &[Package]) -> Result<Outcome> {
+    let runs = faultsim::run_optimised(&faultsim::SCOPES, 10_000)?;
+    Ok(Outcome::Noted(format!("{runs} runs")))
 }
 
 fn scale(_: &[Package]) -> Result<Outcome> {

@@ -5,25 +5,37 @@
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
 mod harm;
+mod paths;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, btree_map};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use kvtier_os::simulated::{Call, Name};
+use kvtier_os::simulated::Call;
+use nix::fcntl::OFlag;
+use nix::sys::stat::futimens;
+use nix::sys::time::TimeSpec;
 
+use self::paths::{OpenDirs, Paths};
 use crate::world::{EPOCH_S, World};
 
 /// The size of the simulated file system.
 const SIZE_BYTES: u64 = 64 << 20;
 /// The unit in which bytes reach the device.
 const BLOCK: usize = 4096;
+
+/// How many files without names are kept open until they are forgotten together.
+const UNNAMED_MAX: usize = 32;
 
 /// The directory and its medium.
 #[derive(Debug)]
@@ -48,6 +60,7 @@ struct MediumState {
     /// The names, by path below the root.
     names: BTreeMap<PathBuf, Entry>,
     durable_names: BTreeMap<PathBuf, Entry>,
+    dirs: OpenDirs,
     /// What is not durable yet, in order.
     changes: Vec<Change>,
     files: BTreeMap<u64, FileState>,
@@ -104,6 +117,8 @@ struct FileState {
     open: File,
     durable: Option<Vec<u8>>,
     is_dirty: bool,
+    /// Its length, where nothing changed it since that was asked.
+    len: Cell<Option<u64>>,
 }
 
 impl Medium {
@@ -114,6 +129,7 @@ impl Medium {
             booted: Duration::ZERO,
             names: BTreeMap::new(),
             durable_names: BTreeMap::new(),
+            dirs: OpenDirs::default(),
             changes: Vec::new(),
             files: BTreeMap::new(),
             attributes: BTreeMap::new(),
@@ -154,13 +170,7 @@ impl Medium {
 
     /// The bytes of the files of chunks, unfinished and quarantined ones included.
     pub fn chunk_bytes(&self) -> u64 {
-        self.bytes(|path| {
-            let Ok(own) = path.strip_prefix(".kvtier") else {
-                return !path.ends_with("config.json");
-            };
-            let is_staged = own.starts_with("tmp") && !own.ends_with("alive");
-            is_staged || own.starts_with("quarantine")
-        })
+        self.bytes(is_counted)
     }
 
     /// The bytes that the tiers count: of a chunk without its second file, as much as with it.
@@ -200,12 +210,8 @@ impl Medium {
 
     fn bytes(&self, counts: impl Fn(&Path) -> bool) -> u64 {
         let state = self.lock();
-        let bytes = |number: &u64| {
-            let meta = state.files.get(number).and_then(|file| file.open.metadata().ok());
-            meta.map_or(0, |meta| meta.len())
-        };
         let files = state.names.iter().filter_map(|(path, entry)| match entry {
-            Entry::File(number) if counts(path) => Some(bytes(number)),
+            Entry::File(number) if counts(path) => state.files.get(number).map(FileState::len),
             _ => None,
         });
         files.sum()
@@ -214,8 +220,11 @@ impl Medium {
     /// Fails a call that the device refuses.
     pub fn before(&self, world: &World, call: Call<'_>) -> Result<(), nix::Error> {
         let faults = self.faults();
-        if let Call::Write(file) = call {
-            self.lock().dirty(file);
+        match call {
+            Call::Write(file) => self.lock().dirty(file),
+            // A part of it may be done.
+            Call::RemoveTree(_) => self.lock().dirs.forget(),
+            _ => {}
         }
         let takes_space = matches!(call, Call::Allocate(..) | Call::CreateDir(_));
         if faults.is_full && takes_space {
@@ -244,52 +253,37 @@ impl Medium {
         Some((world.below(bytes as u64) as usize, error))
     }
 
-    /// Notes a call that succeeded.
-    pub fn after(&self, world: &World, call: Call<'_>) {
+    /// Notes a call that succeeded. Returns the names that it has.
+    pub fn after(&self, world: &World, call: Call<'_>) -> Paths {
         let mut state = self.lock();
-        let path = |name: Name<'_>| below(self.root(), name);
-        match call {
-            Call::Open(name) => state.opened(self.root(), path(name), world),
-            Call::CreateDir(name) => state.made_dirs(self.root(), path(name)),
-            Call::Link(from, to) => {
-                let entry = path(from).and_then(|from| state.names.get(&from).copied());
-                state.change(path(to).map(|to| (to, entry)).into_iter().collect());
+        let (root, state) = (self.root(), &mut *state);
+        let paths = state.dirs.paths(root, call);
+        match (call, &paths) {
+            (Call::Open(_), Paths::One(Some(path))) => state.opened(root, path, world),
+            (Call::CreateDir(_), Paths::One(Some(path))) => state.made_dirs(root, path),
+            (Call::Remove(_), Paths::One(Some(path))) => state.removed(path),
+            (Call::RemoveTree(_), Paths::One(Some(path))) => state.removed_tree(path),
+            (Call::Link(..), Paths::Two(from, Some(to))) => {
+                let entry = from.as_ref().and_then(|from| state.names.get(from).copied());
+                state.change(vec![(to.clone(), entry)]);
             }
-            Call::Rename(from, to) => state.moved(path(from), path(to), false),
-            Call::Exchange(from, to) => state.moved(path(from), path(to), true),
-            Call::Remove(name) => {
-                state.change(path(name).map(|name| (name, None)).into_iter().collect())
-            }
-            Call::RemoveTree(name) => state.removed_tree(path(name)),
-            Call::Write(file) | Call::SetLen(file) | Call::Allocate(file, _) => {
+            (Call::Rename(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, false),
+            (Call::Exchange(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, true),
+            (Call::Write(file) | Call::SetLen(file) | Call::Allocate(file, _), _) => {
                 state.dirty(file);
                 set_time(file, world);
             }
-            Call::SetAttribute(file, value) => state.set_attribute(file, value),
-            Call::Sync(file) => state.synced(file),
-            Call::SyncAll => state.sync_all(),
+            (Call::SetAttribute(file, value), _) => state.set_attribute(file, value),
+            (Call::Sync(file), _) => state.synced(file),
+            (Call::SyncAll, _) => state.sync_all(),
             _ => {}
         }
+        paths
     }
 
     /// The attribute of the file with this number.
     pub fn attribute(&self, number: u64) -> Option<Vec<u8>> {
         self.lock().attributes.get(&number).cloned()
-    }
-
-    /// The names of a call.
-    pub fn describe(&self, call: Call<'_>) -> String {
-        let path = |name: Name<'_>| {
-            below(self.root(), name).map_or_else(String::new, |path| path.display().to_string())
-        };
-        match call {
-            Call::Open(name) | Call::CreateDir(name) | Call::Remove(name) => path(name),
-            Call::RemoveTree(name) | Call::Look(name) => path(name),
-            Call::Link(from, to) | Call::Rename(from, to) | Call::Exchange(from, to) => {
-                format!("{} to {}", path(from), path(to))
-            }
-            _ => String::new(),
-        }
     }
 
     /// The machine loses power. All processes have ended. Returns what of the unsynced was kept, in
@@ -315,6 +309,7 @@ impl Medium {
         (state.names, state.durable_names, state.changes) = Default::default();
         (state.attributes, state.durable_attributes) = Default::default();
         state.files.clear();
+        state.dirs.forget();
         for entry in fs::read_dir(self.root())? {
             let entry = entry?;
             match entry.file_type()?.is_dir() {
@@ -358,14 +353,21 @@ impl MediumState {
     fn learn(&mut self, at: &Path) -> io::Result<Entry> {
         let open = File::open(at)?;
         let number = open.metadata()?.ino();
-        let file = FileState { open, durable: None, is_dirty: true };
-        if let btree_map::Entry::Vacant(new) = self.files.entry(number) {
-            new.insert(file);
-            // An earlier file may have had this number.
-            self.attributes.remove(&number);
-            self.durable_attributes.remove(&number);
+        Ok(self.learn_open(open, number))
+    }
+
+    fn learn_open(&mut self, open: File, number: u64) -> Entry {
+        let file = FileState { open, durable: None, is_dirty: true, len: Cell::new(None) };
+        match self.files.entry(number) {
+            btree_map::Entry::Occupied(known) => known.get().len.set(None),
+            btree_map::Entry::Vacant(new) => {
+                new.insert(file);
+                // An earlier file may have had this number.
+                self.attributes.remove(&number);
+                self.durable_attributes.remove(&number);
+            }
         }
-        Ok(Entry::File(number))
+        Entry::File(number)
     }
 
     /// The same for a file that a crash left with this attribute.
@@ -403,25 +405,28 @@ impl MediumState {
         }
     }
 
-    fn opened(&mut self, root: &Path, path: Option<PathBuf>, world: &World) {
-        let Some(path) = path else { return };
-        if matches!(self.names.get(&path), Some(Entry::File(_))) {
+    fn opened(&mut self, root: &Path, path: &Path, world: &World) {
+        if let Some(Entry::File(number)) = self.names.get(path) {
+            // It may be cut now.
+            if let Some(file) = self.files.get(number) {
+                file.len.set(None);
+            }
             return;
         }
-        let at = root.join(&path);
-        if !fs::symlink_metadata(&at).is_ok_and(|meta| meta.is_file()) {
+        let open =
+            File::options().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(root.join(path));
+        let Ok(open) = open else { return };
+        let Ok(meta) = open.metadata() else { return };
+        if !meta.is_file() {
             return;
         }
         // A new file of this moment.
-        let _ =
-            File::options().write(true).open(&at).and_then(|file| file.set_modified(world.wall()));
-        if let Ok(entry) = self.learn(&at) {
-            self.change(vec![(path, Some(entry))]);
-        }
+        set_time(open.as_fd(), world);
+        let entry = self.learn_open(open, meta.ino());
+        self.change(vec![(path.to_owned(), Some(entry))]);
     }
 
-    fn made_dirs(&mut self, root: &Path, path: Option<PathBuf>) {
-        let Some(path) = path else { return };
+    fn made_dirs(&mut self, root: &Path, path: &Path) {
         let mut above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
         above.reverse();
         for dir in above {
@@ -432,29 +437,39 @@ impl MediumState {
         }
     }
 
-    fn moved(&mut self, from: Option<PathBuf>, to: Option<PathBuf>, exchanged: bool) {
-        let (Some(from), Some(to)) = (from, to) else { return };
-        let old = self.names.get(&to).copied().filter(|_| exchanged);
-        let mut names = vec![(to.clone(), self.names.get(&from).copied()), (from.clone(), old)];
-        let inside: Vec<_> = self
-            .names
-            .iter()
-            .filter(|(path, _)| path.starts_with(&from) && **path != from)
-            .map(|(path, entry)| (path.clone(), *entry))
-            .collect();
-        for (path, entry) in inside {
-            let moved = path.strip_prefix(&from).map(|rest| to.join(rest)).unwrap_or_default();
-            names.push((moved, Some(entry)));
-            names.push((path, None));
+    fn removed(&mut self, path: &Path) {
+        if !matches!(self.names.get(path), Some(Entry::File(_))) {
+            self.dirs.forget();
+        }
+        self.change(vec![(path.to_owned(), None)]);
+    }
+
+    fn moved(&mut self, from: &Path, to: &Path, exchanged: bool) {
+        let (entry, before) = (self.names.get(from).copied(), self.names.get(to).copied());
+        let mut names =
+            vec![(to.to_owned(), entry), (from.to_owned(), before.filter(|_| exchanged))];
+        if !matches!(entry, Some(Entry::File(_))) || (exchanged && before == Some(Entry::Dir)) {
+            self.dirs.forget();
+            let inside: Vec<_> = self
+                .names
+                .iter()
+                .filter(|(path, _)| path.starts_with(from) && **path != from)
+                .map(|(path, entry)| (path.clone(), *entry))
+                .collect();
+            for (path, entry) in inside {
+                let moved = path.strip_prefix(from).map(|rest| to.join(rest)).unwrap_or_default();
+                names.push((moved, Some(entry)));
+                names.push((path, None));
+            }
         }
         self.change(names);
     }
 
-    fn removed_tree(&mut self, path: Option<PathBuf>) {
-        let Some(path) = path else { return };
+    fn removed_tree(&mut self, path: &Path) {
+        self.dirs.forget();
         // From the leaves on: a crash may keep a part.
         let mut gone: Vec<_> =
-            self.names.keys().filter(|name| name.starts_with(&path)).cloned().collect();
+            self.names.keys().filter(|name| name.starts_with(path)).cloned().collect();
         gone.reverse();
         gone.into_iter().for_each(|name| self.change(vec![(name, None)]));
     }
@@ -466,6 +481,7 @@ impl MediumState {
     fn dirty(&mut self, file: BorrowedFd<'_>) {
         if let Some(file) = Self::number(file).and_then(|number| self.files.get_mut(&number)) {
             file.is_dirty = true;
+            file.len.set(None);
         }
     }
 
@@ -496,11 +512,17 @@ impl MediumState {
                 }
             }
         }
-        let named: std::collections::BTreeSet<u64> = self
-            .names
-            .values()
-            .filter_map(|entry| if let Entry::File(number) = entry { Some(*number) } else { None })
-            .collect();
+        // Not at once: each costs a descriptor, and to look at all names costs time.
+        if self.files.len() > self.names.len() + UNNAMED_MAX {
+            self.forget_unnamed();
+        }
+    }
+
+    /// No crash brings these files back.
+    fn forget_unnamed(&mut self) {
+        let number =
+            |entry: &Entry| if let Entry::File(number) = entry { Some(*number) } else { None };
+        let named: BTreeSet<u64> = self.names.values().filter_map(number).collect();
         self.files.retain(|number, _| named.contains(number));
     }
 
@@ -568,6 +590,13 @@ impl Kept {
 }
 
 impl FileState {
+    fn len(&self) -> u64 {
+        let ask = || self.open.metadata().map_or(0, |meta| meta.len());
+        let len = self.len.get().unwrap_or_else(ask);
+        self.len.set(Some(len));
+        len
+    }
+
     fn bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.open.metadata()?.len() as usize];
         self.open.read_exact_at(&mut bytes, 0)?;
@@ -605,22 +634,19 @@ fn mixed(old: &[u8], new: &[u8], len: usize, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// The path below the root; `None` for another one.
-fn below(root: &Path, name: Name<'_>) -> Option<PathBuf> {
-    use std::os::fd::AsRawFd;
-    let whole = match name.dir {
-        None => name.path.to_owned(),
-        Some(dir) => {
-            let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
-            fs::read_link(link).ok()?.join(name.path)
-        }
+/// Whether a file counts for the cap.
+fn is_counted(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    let Some(own) = path.strip_prefix(b".kvtier/") else {
+        return path != b"config.json" && !path.ends_with(b"/config.json");
     };
-    whole.strip_prefix(root).ok().map(Path::to_owned)
+    let is_staged = own.starts_with(b"tmp/") && !own.ends_with(b"/alive");
+    is_staged || own.starts_with(b"quarantine/")
 }
 
 /// Sets a file's time of the last write to virtual time.
 fn set_time(file: BorrowedFd<'_>, world: &World) {
-    if let Ok(file) = file.try_clone_to_owned() {
-        let _ = File::from(file).set_modified(world.wall());
-    }
+    let since = world.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let time = TimeSpec::from_duration(since);
+    let _ = futimens(file, &TimeSpec::UTIME_OMIT, &time);
 }

@@ -15,7 +15,6 @@ mod turn;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvtier_disk::inspect::ledger_bytes;
@@ -25,7 +24,7 @@ use self::medium::{Journal, Medium};
 use self::process::SimProcess;
 use self::schedule::What;
 use self::setup::Setup;
-use self::turn::Turn;
+use self::turn::Running;
 use crate::fleet::model::Model;
 use crate::schedule::{Moment, Plan, moments, setup_rng};
 use crate::shorten;
@@ -39,7 +38,7 @@ const KEYS: u64 = 60;
 /// The cap: about half of what all keys have.
 const CAP_BYTES: u64 = 300 << 10;
 /// Memory of the callers.
-const ARENA_BYTES: usize = 4 << 20;
+const ARENA_BYTES: usize = 3 << 19;
 /// How long faults happen.
 const FAULTS: Duration = Duration::from_secs(12);
 /// How long the run goes on after the last fault.
@@ -111,8 +110,7 @@ impl Shared {
 /// The scheduler: gives turns to processes, and lets things go wrong.
 struct Scheduler {
     shared: Arc<Shared>,
-    turn: Arc<Turn>,
-    processes: Vec<(Arc<SimProcess>, JoinHandle<()>)>,
+    processes: Vec<(Arc<SimProcess>, Running)>,
     started: u64,
     /// When processes that ended start again.
     restarts: Vec<Duration>,
@@ -165,7 +163,6 @@ impl Scheduler {
         Scheduler {
             shared,
             moments: moments.into(),
-            turn: Arc::new(Turn::new()),
             processes: Vec::new(),
             started: 0,
             restarts: vec![Duration::ZERO; PROCESSES],
@@ -214,21 +211,27 @@ impl Scheduler {
         for _ in 0..due {
             self.started += 1;
             let (world, medium) = (&self.shared.world, &self.shared.medium);
-            let process = Arc::new(SimProcess::new(self.started, world, medium, &self.turn));
+            let process = SimProcess::new(self.started, self.free_place(), world, medium);
+            let process = Arc::new(process);
             process.state().ready_at = now;
-            let thread = run_process::start(&self.shared, &process);
-            self.processes.push((process, thread));
+            let running = run_process::start(&self.shared, &process);
+            self.processes.push((process, running.expect("memory for a stack")));
         }
+    }
+
+    /// A place that no process has now.
+    fn free_place(&self) -> usize {
+        let is_free = |place: &usize| self.processes.iter().all(|(other, _)| other.place != *place);
+        (0..PROCESSES).find(is_free).expect("a process starts only where another has ended")
     }
 
     /// Gives the turn to one process that can run, or lets time pass.
     fn run_one(&mut self, end: Duration) {
         let now = self.elapsed();
         let runs_at: Vec<_> = self.processes.iter().map(|(process, _)| process.runs_at()).collect();
-        let ready: Vec<usize> =
-            (0..runs_at.len()).filter(|n| runs_at[*n].is_some_and(|at| at <= now)).collect();
+        let ready: Vec<usize> = (0..runs_at.len()).filter(|n| runs_at[*n] <= now).collect();
         if ready.is_empty() {
-            let next = runs_at.into_iter().flatten().chain(self.restarts.iter().copied()).min();
+            let next = runs_at.into_iter().chain(self.restarts.iter().copied()).min();
             let next = next.unwrap_or(end).min(self.next_fault().max(now)).min(end);
             let wait = next.saturating_sub(now).max(Duration::from_nanos(1));
             return self.shared.world.advance(wait);
@@ -242,12 +245,11 @@ impl Scheduler {
     }
 
     fn let_run(&mut self, place: usize) {
-        let (process, thread) = &self.processes[place];
+        let (process, running) = &mut self.processes[place];
         let process = Arc::clone(process);
-        self.turn.give(process.number, thread.thread());
-        if process.state().has_ended {
-            let (_, thread) = self.processes.remove(place);
-            let _ = thread.join();
+        running.go_on();
+        if running.has_ended() {
+            self.processes.remove(place);
             self.shared.world.event(format_args!("{} has ended", process.name()));
             if !self.shared.is_quiet() {
                 let again = self.elapsed() + self.shared.world.between_ms(10, 1500);

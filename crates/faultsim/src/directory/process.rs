@@ -1,5 +1,5 @@
-//! A simulated process: one thread, which runs only when it has the turn. Others may run at each of
-//! its calls; there it may be stopped, killed, or get an error.
+//! A simulated process: one stack, which runs only when it has the turn. Others may run at each of its calls;
+//! there it may be stopped, killed, or get an error.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,21 @@ use kvtier_core::TimeSource;
 use kvtier_os::simulated::{Call, Identity, Job, Process};
 
 use super::medium::Medium;
-use super::turn::Turn;
+use super::turn;
 use crate::world::{EPOCH_S, World};
 
 /// What unwinds a killed process.
 #[derive(Debug)]
 pub struct Killed;
 
-/// A process, as the scheduler and its own thread see it.
+/// A process, as the scheduler and its own stack see it.
 #[derive(Debug)]
 pub struct SimProcess {
     pub number: u64,
     pub world: Arc<World>,
     pub medium: Arc<Medium>,
-    pub turn: Arc<Turn>,
+    /// Its place among those that run now.
+    pub place: usize,
     started_ms: u64,
     state: Mutex<ProcessState>,
 }
@@ -49,8 +50,6 @@ pub struct ProcessState {
     pub is_dead: bool,
     /// It closes its tier and ends.
     pub shall_close: bool,
-    /// Its thread has ended, or ends now.
-    pub has_ended: bool,
     /// For how long it slept in calls or was stopped.
     pub lost: Duration,
     jobs: BTreeMap<(Duration, u64), Job>,
@@ -64,13 +63,13 @@ impl std::fmt::Debug for ProcessState {
 }
 
 impl SimProcess {
-    pub fn new(number: u64, world: &Arc<World>, medium: &Arc<Medium>, turn: &Arc<Turn>) -> Self {
+    pub fn new(number: u64, place: usize, world: &Arc<World>, medium: &Arc<Medium>) -> Self {
         SimProcess {
             number,
+            place,
             started_ms: EPOCH_S * 1000 + world.elapsed().as_millis() as u64,
             world: Arc::clone(world),
             medium: Arc::clone(medium),
-            turn: Arc::clone(turn),
             state: Mutex::default(),
         }
     }
@@ -83,17 +82,20 @@ impl SimProcess {
         format!("p{}", self.number)
     }
 
-    /// When it can run next; `None` after its end.
-    pub fn runs_at(&self) -> Option<Duration> {
+    /// When it can run next.
+    pub fn runs_at(&self) -> Duration {
         let state = self.state();
-        (!state.has_ended).then(|| state.ready_at.max(state.stopped_until))
+        state.ready_at.max(state.stopped_until)
     }
 
     /// Lets others run until `ready_at`, or longer where it is stopped.
     pub fn wait_until(&self, ready_at: Duration) {
+        if std::thread::panicking() {
+            // All processes are on this thread: others would take the panic for their own.
+            return self.world.advance(ready_at.saturating_sub(self.world.elapsed()));
+        }
         self.state().ready_at = ready_at;
-        self.turn.give_back();
-        self.turn.take(self.number);
+        turn::pause(self.place);
     }
 
     /// The next job that is due.
@@ -161,11 +163,11 @@ impl SimProcess {
     }
 }
 
-/// The process on its own thread.
+/// The process on its own stack.
 #[derive(Debug)]
-pub struct OnThread(pub Arc<SimProcess>);
+pub struct OnStack(pub Arc<SimProcess>);
 
-impl Process for OnThread {
+impl Process for OnStack {
     fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
         let process = &self.0;
         if process.state().is_dead {
@@ -188,9 +190,8 @@ impl Process for OnThread {
 
     fn after(&self, call: Call<'_>) {
         let process = &self.0;
-        process.medium.after(&process.world, call);
+        let what = process.medium.after(&process.world, call);
         if !matches!(call, Call::Look(_) | Call::Lock(_)) {
-            let what = process.medium.describe(call);
             process.world.event(format_args!("{} {} {what}", process.name(), kind(call)));
         }
     }

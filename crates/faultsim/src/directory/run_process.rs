@@ -1,10 +1,10 @@
-//! The thread of a simulated process: opens the tier, runs its jobs and its callers, and ends.
+//! What a simulated process does: opens the tier, runs its jobs and its callers, and ends.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvtier_core::{Clock, Observe, Tier};
@@ -13,16 +13,16 @@ use kvtier_disk::Disk;
 use super::Shared;
 use super::callers::Callers;
 use super::device::Device;
-use super::process::{Killed, OnThread, ProcessTime, SimProcess};
+use super::process::{Killed, OnStack, ProcessTime, SimProcess};
+use super::turn::Running;
 
-/// Starts the thread, which waits for its first turn.
-pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> JoinHandle<()> {
+/// Starts the process, which waits for its first turn.
+pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> io::Result<Running> {
     let (shared, process) = (Arc::clone(shared), Arc::clone(process));
-    std::thread::spawn(move || {
-        process.turn.take(process.number);
-        // The numbers are also the seeds of what the production code decides at random.
-        fastrand::seed(process.number);
-        let entered = kvtier_os::simulated::enter(Rc::new(OnThread(Arc::clone(&process))));
+    let on_stack = Rc::new(OnStack(Arc::clone(&process)));
+    let (place, number) = (process.place, process.number);
+    // The numbers are also the seeds of what the production code decides at random.
+    Running::new(place, on_stack, number, move || {
         let ended = catch_unwind(AssertUnwindSafe(|| live(&shared, &process)));
         if let Err(cause) = ended
             && !cause.is::<Killed>()
@@ -32,9 +32,6 @@ pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> JoinHandle<()> 
         }
         process.state().is_dead = true;
         process.drop_jobs();
-        drop(entered);
-        process.state().has_ended = true;
-        process.turn.give_back();
     })
 }
 

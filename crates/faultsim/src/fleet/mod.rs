@@ -33,7 +33,7 @@ pub const KEYS: u64 = 240;
 /// The cap of the bucket: about half of what all keys have.
 pub const CAP_BYTES: u64 = 480 * 1024;
 /// Memory of the callers.
-const ARENA_BYTES: usize = 4 << 20;
+const ARENA_BYTES: usize = 3 << 19;
 
 /// What the parts of the run share.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ const HOST_BYTES: u64 = 160 << 10;
 /// The cap of the directory: about a third.
 const DIR_BYTES: u64 = 400 << 10;
 /// Memory of the callers.
-const ARENA_BYTES: usize = 4 << 20;
+const ARENA_BYTES: usize = 3 << 19;
 /// How many callers there are.
 const CALLERS: usize = 3;
 /// The time limit of an operation.

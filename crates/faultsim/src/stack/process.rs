@@ -158,9 +158,9 @@ impl Process for OnRuntime {
 
     fn after(&self, call: Call<'_>) {
         let process = &self.0;
-        process.medium.after(process.world(), call);
+        let what = process.medium.after(process.world(), call);
         if !matches!(call, Call::Look(_) | Call::Lock(_)) {
-            let (name, what) = (process.host.name(), process.medium.describe(call));
+            let name = process.host.name();
             process.world().event(format_args!("{name} {} {what}", kind(call)));
         }
     }

@@ -108,6 +108,7 @@ impl MediumState {
         if let Some(kept) = self.files.get_mut(&meta.ino()) {
             kept.durable = Some(bytes);
             kept.is_dirty = false;
+            kept.len.set(None);
         }
         Ok("is damaged")
     }

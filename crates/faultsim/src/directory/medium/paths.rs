@@ -1,0 +1,80 @@
+//! The paths below the root that a call names.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use kvtier_os::simulated::{Call, Name};
+use nix::sys::stat::fstat;
+
+/// Where open directories are. To ask the system for each call costs more than the call.
+#[derive(Debug, Default)]
+pub struct OpenDirs {
+    /// By device and number.
+    known: HashMap<(u64, u64), PathBuf>,
+}
+
+/// The names of a call, below the root; `None` for another one.
+#[derive(Debug)]
+pub enum Paths {
+    None,
+    One(Option<PathBuf>),
+    Two(Option<PathBuf>, Option<PathBuf>),
+}
+
+impl OpenDirs {
+    /// The names of a call.
+    pub fn paths(&mut self, root: &Path, call: Call<'_>) -> Paths {
+        match call {
+            Call::Open(name) | Call::CreateDir(name) | Call::Remove(name) => {
+                Paths::One(self.below(root, name))
+            }
+            Call::RemoveTree(name) => Paths::One(self.below(root, name)),
+            Call::Link(from, to) | Call::Rename(from, to) | Call::Exchange(from, to) => {
+                Paths::Two(self.below(root, from), self.below(root, to))
+            }
+            _ => Paths::None,
+        }
+    }
+
+    /// Directories may have moved or gone.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    fn below(&mut self, root: &Path, name: Name<'_>) -> Option<PathBuf> {
+        let relative = |whole: &Path| whole.strip_prefix(root).ok().map(Path::to_owned);
+        match name.dir {
+            None => relative(name.path),
+            Some(dir) => relative(&self.at(dir)?.join(name.path)),
+        }
+    }
+
+    fn at(&mut self, dir: BorrowedFd<'_>) -> Option<&Path> {
+        let stat = fstat(dir).ok()?;
+        Some(match self.known.entry((stat.st_dev, stat.st_ino)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?)
+            }
+        })
+    }
+}
+
+impl std::fmt::Display for Paths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Paths::None => Ok(()),
+            Paths::One(path) => write!(f, "{}", text(path.as_deref())),
+            Paths::Two(from, to) => {
+                write!(f, "{} to {}", text(from.as_deref()), text(to.as_deref()))
+            }
+        }
+    }
+}
+
+fn text(path: Option<&Path>) -> impl std::fmt::Display {
+    path.unwrap_or(Path::new("")).display()
+}

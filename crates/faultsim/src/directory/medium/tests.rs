@@ -1,0 +1,126 @@
+//! What is kept beside the files is what the files are, after every kind of call.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::UnlinkatFlags;
+
+use super::*;
+use crate::directory::process::{OnStack, SimProcess};
+use crate::directory::turn::Running;
+
+/// The lengths of the files below a directory, by their paths.
+fn lengths(root: &Path, dir: &Path, into: &mut BTreeMap<PathBuf, u64>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            true => lengths(root, &entry.path(), into),
+            false => {
+                let path = entry.path().strip_prefix(root).unwrap().to_owned();
+                into.insert(path, entry.metadata().unwrap().len());
+            }
+        }
+    }
+}
+
+fn is_right(medium: &Medium) {
+    let mut there = BTreeMap::new();
+    lengths(medium.root(), medium.root(), &mut there);
+    let state = medium.lock();
+    let files = state.names.iter().filter_map(|(path, entry)| match entry {
+        Entry::File(number) => Some((path.clone(), state.files[number].len())),
+        Entry::Dir => None,
+    });
+    assert_eq!(files.collect::<BTreeMap<_, _>>(), there);
+}
+
+/// Runs this as a process of a simulation.
+fn as_process(journal: Journal, what: fn(&Medium)) {
+    let world = Arc::new(World::with_own_time(7, false));
+    let medium = Arc::new(Medium::new(journal).unwrap());
+    let process = Arc::new(SimProcess::new(1, 0, &world, &medium));
+    let on_stack = Rc::new(OnStack(Arc::clone(&process)));
+    let mut running = Running::new(0, on_stack, 1, move || what(&medium)).unwrap();
+    while !running.has_ended() {
+        running.go_on();
+    }
+}
+
+#[test]
+fn lengths_are_known_after_each_call() {
+    as_process(Journal::Ordered, |medium| {
+        let at = medium.root().join("chunk");
+        let new = || File::options().write(true).create(true).truncate(true).clone();
+        let mut file = kvtier_os::open(&new(), &at).unwrap();
+        is_right(medium);
+        kvtier_os::write_all(&mut file, &[1; 300]).unwrap();
+        is_right(medium);
+        kvtier_os::write_all_at(&file, &[2; 300], 200).unwrap();
+        is_right(medium);
+        kvtier_os::set_len(&file, 40).unwrap();
+        is_right(medium);
+        kvtier_os::fallocate(&file, 5000).unwrap();
+        assert_eq!(medium.chunk_bytes(), 5000);
+        drop(kvtier_os::open(&new(), &at).unwrap());
+        is_right(medium);
+        assert_eq!(medium.chunk_bytes(), 0);
+        kvtier_os::write_all_at(&file, &[3; 70], 0).unwrap();
+        medium.set_faults(Faults { is_full: true, ..Faults::default() });
+        while kvtier_os::write_all_at(&file, &[3; 900], 70).is_ok() {
+            is_right(medium);
+            kvtier_os::set_len(&file, 70).unwrap();
+        }
+        // A part of the write arrived.
+        is_right(medium);
+    });
+}
+
+#[test]
+fn paths_are_known_where_directories_move_and_go() {
+    as_process(Journal::None, |medium| {
+        let root = medium.root();
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT;
+        let create = |dir: &Dir, name: &str| {
+            drop(kvtier_os::openat(dir.as_fd(), name, flags, Mode::S_IRUSR).unwrap());
+            is_right(medium);
+        };
+        kvtier_os::create_dir(root.join("one")).unwrap();
+        let dir = Dir::open(&root.join("one"), OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+        create(&dir, "a");
+        create(&dir, "b");
+        kvtier_os::rename(root.join("one"), root.join("two")).unwrap();
+        is_right(medium);
+        create(&dir, "c");
+        kvtier_os::renameat(&dir, "c", &dir, "d").unwrap();
+        is_right(medium);
+        kvtier_os::hard_link(root.join("two/d"), root.join("two/e")).unwrap();
+        kvtier_os::unlinkat(&dir, "d", UnlinkatFlags::NoRemoveDir).unwrap();
+        is_right(medium);
+        kvtier_os::remove_dir_all(root.join("two")).unwrap();
+        is_right(medium);
+        kvtier_os::create_dir(root.join("two")).unwrap();
+        let dir = Dir::open(&root.join("two"), OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+        create(&dir, "f");
+    });
+}
+
+/// Files without names are forgotten in the end: each costs a descriptor.
+#[test]
+fn few_files_without_names_are_kept() {
+    as_process(Journal::Ordered, |medium| {
+        let at = medium.root().join("chunk");
+        for _ in 0..3 * UNNAMED_MAX {
+            let file = kvtier_os::open(File::options().write(true).create_new(true), &at).unwrap();
+            kvtier_os::remove_file(&at).unwrap();
+            kvtier_os::sync_all(&file).unwrap();
+        }
+        assert!(medium.lock().files.len() <= UNNAMED_MAX);
+    });
+}
