@@ -29,7 +29,7 @@ pub const CAUGHT_MIN_PERCENT: usize = 85;
 /// Which mutants are tried.
 #[derive(Debug)]
 pub struct Selection {
-    /// About so many, from all modules in proportion.
+    /// About this number, from all modules in proportion.
     pub sample: usize,
     /// Another number chooses others.
     pub seed: u64,
@@ -81,10 +81,14 @@ pub fn try_all(selection: &Selection) -> Result<Report> {
             |(module, _): &&(usize, Mutant)| config.modules[*module].package == package.name;
         let mutants: Vec<&Mutant> =
             chosen.iter().filter(of_package).map(|(_, mutant)| mutant).collect();
-        let survivors: Vec<&Mutant> = {
-            let tried = run_mutants::run(package, "first", &package.first, &mutants)?;
-            tried.into_iter().filter_map(|(mutant, verdict)| report.note(mutant, verdict)).collect()
-        };
+        if mutants.is_empty() {
+            continue;
+        }
+        let tried = run_mutants::run(package, "first", &package.first, &mutants)?;
+        let survivors: Vec<&Mutant> = tried
+            .into_iter()
+            .filter_map(|(mutant, verdict)| report.note(mutant, verdict))
+            .collect();
         for (mutant, verdict) in run_mutants::run(package, "then", &package.then, &survivors)? {
             let verdict = match verdict {
                 Verdict::Caught => Verdict::CaughtLater,
