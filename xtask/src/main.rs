@@ -22,6 +22,7 @@ mod filesystems;
 mod fs_crashes;
 mod fuzz;
 mod machine;
+mod mutants;
 mod nightly;
 mod release;
 mod scale;
@@ -75,6 +76,9 @@ Usage: cargo xtask <step> [options]
                                      commit and runs seeds until one finds it
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
+  mutants [--sample 160] [--seed 1] [--only TEXT]... [--package NAME] [--list]
+                                     changes to the code that decides about space, order of use and truth, as xtask/mutants.toml
+                                     lists it: a test must fail for 85 of 100; --only tries all whose name contains TEXT
   release [--check]                  the command as it is released, with a file of its line tables beside it;
                                      --check packs the crates as they are published, offline
   scale [--render]                   measures fleets of up to 1,000 nodes on a simulated bucket and writes docs/SCALE.md's
@@ -109,6 +113,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("faultsim") => faultsim::run(args),
         Some("fuzz") => fuzz::run(args),
         Some("gpu-check") => build_gpu_check::run(args),
+        Some("mutants") => mutants::run(args),
         Some("release") => release::run(args),
         Some("scale") => scale::run(args),
         Some("s3-server") => servers::run(args),

@@ -19,6 +19,7 @@ pub const MOTO: &str = "5.2.1";
 pub const GARAGE: &str = "2.5.0";
 pub const CARGO_DENY: &str = "0.20.2";
 pub const CARGO_FUZZ: &str = "0.13.2";
+pub const CARGO_MUTANTS: &str = "27.1.0";
 /// What vLLM's own tiers `obj` and `kvcr` import.
 pub const VLLM_TIERS: &[&str] = &["nixl-cu13==1.5.1", "nixl==1.5.1", "kvcr==0.1.1"];
 /// A package for each version of vLLM that our tier supports.

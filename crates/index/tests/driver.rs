@@ -261,7 +261,9 @@ fn what_can_never_fit_is_refused() {
     assert!(matches!(index.insert(huge), InsertOutcome::Refused(Refusal::TooLarge { .. })));
     assert_eq!(index.usage().entries, 0);
     let mut endless = self::index(u64::MAX);
-    assert!(matches!(endless.reserve(0, u64::MAX), Reserve::Full(Refusal::TooLarge { .. })));
+    for bytes in [u64::MAX, CHUNK_BYTES_LIMIT] {
+        assert!(matches!(endless.reserve(0, bytes), Reserve::Full(Refusal::TooLarge { .. })));
+    }
     assert!(matches!(endless.reserve(0, CHUNK_BYTES_LIMIT - 1), Reserve::Granted(_)));
 }
 
@@ -329,4 +331,21 @@ fn digests_that_share_a_tag_are_different_chunks() {
     assert_eq!([key(1), colliding].map(|digest| index.get(&digest).unwrap().chunk.len), [5, 6]);
     assert!(matches!(index.remove(&key(1)), RemoveOutcome::Gone(entry) if entry.chunk.len == 5));
     assert_eq!(index.get(&colliding).unwrap().chunk.len, 6);
+}
+
+#[test]
+fn an_entry_has_what_its_chunk_was_entered_with() {
+    let mut index = index(100);
+    let alone = Chunk::new(key(1), 8, 10);
+    let tail = Chunk::new(key(2), 7, 9).with_parent(&key(1), 1).with_tenant(TenantId(3));
+    for chunk in [alone, tail] {
+        assert!(matches!(index.insert(chunk), InsertOutcome::New(_)));
+    }
+    let known = |index: &Index, n| index.get(&key(n)).map(|entry| entry.chunk);
+    assert_eq!((known(&index, 1), known(&index, 2)), (Some(alone), Some(tail)));
+    // A slot that had a chain has none when its next chunk has none.
+    let _ = index.remove(&key(2));
+    let next = Chunk::new(key(3), 8, 10);
+    let _ = index.insert(next);
+    assert_eq!(known(&index, 3), Some(next));
 }

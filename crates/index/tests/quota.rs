@@ -3,7 +3,8 @@
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    ChainPlace, Chunk, DigestTag, Index, IndexConfig, Refusal, Reserve, ReserveRequest, TenantId,
+    ChainPlace, Chunk, DigestTag, Index, IndexConfig, Quotas, Refusal, Reserve, ReserveRequest,
+    TenantId,
 };
 use kvtier_key::Digest;
 
@@ -450,4 +451,15 @@ fn the_leftover_of_a_set_of_two_tenants_is_stable() {
     let want = ReserveRequest::new(10).with_tenant(A).with_place(place(2));
     assert_eq!(index.reserve_for(0, &want), Reserve::Full(Refusal::NotWorth), "1 is before 2");
     assert_eq!(index.evict_bytes(0, 1)[0].chunk.digest, key(1));
+}
+
+#[test]
+fn a_configuration_keeps_every_quota_that_was_set() {
+    let quotas = Quotas::new().with("a", 30).with("b", 20).with_others(10).with_fair(true);
+    let by_tenant: Vec<(&str, u64)> =
+        quotas.by_tenant.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+    assert_eq!(by_tenant, [("a", 30), ("b", 20)]);
+    assert_eq!((quotas.others, quotas.fair, quotas.is_empty()), (Some(10), true, false));
+    assert!(!Quotas::new().with_others(10).is_empty());
+    assert!(Quotas::new().with_fair(true).is_empty(), "there is nothing to guarantee");
 }

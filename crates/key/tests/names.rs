@@ -1,7 +1,7 @@
 //! Names that read back, names that do not, and names of unknown form.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_key::names::{Loss, NameForm, Parsed, detect};
+use kvtier_key::names::{Loss, NAME_BYTES_MAX, NameForm, Parsed, detect};
 use kvtier_key::{
     CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, PyInt,
 };
@@ -241,6 +241,14 @@ fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn a_path_that_is_too_long_is_no_name() {
+    let file = NameForm::Fs.format(&object("m")).unwrap();
+    let path = |len: usize| format!("{}/{file}", "d".repeat(len - 1 - file.len()));
+    assert_eq!(detect(&path(NAME_BYTES_MAX))[0].0, NameForm::Fs);
+    assert_eq!(detect(&path(NAME_BYTES_MAX + 1)), []);
 }
 
 proptest! {

@@ -9,8 +9,8 @@ use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
 use crate::{
-    bench, build_alone, faultsim, fs_crashes, fuzz as fuzzing, scale as fleets, servers,
-    shuttle as interleavings,
+    bench, build_alone, faultsim, fs_crashes, fuzz as fuzzing, mutants as mutations,
+    scale as fleets, servers, shuttle as interleavings,
 };
 
 /// An item of the nightly list.
@@ -56,6 +56,11 @@ pub const ITEMS: &[Item] = &[
     },
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: fuzz },
+    Item {
+        name: "mutants",
+        what: "tests fail for changes to the code that decides about space, order of use and truth",
+        run: mutants,
+    },
     Item {
         name: "real-servers",
         what: "the S3 client on Ceph, Swift, Garage and moto: plain, TLS, HTTP/2",
@@ -133,6 +138,9 @@ const FOR_MIRI: &[&str] = &["key", "evict", "index"];
 const CRASHES: u32 = 1000;
 
 const FUZZ_S: u64 = 600;
+
+/// The mutants of one night.
+const MUTANTS: usize = 60;
 
 fn long_tests(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--release", "--no-fail-fast"]).env("KVTIER_NIGHTLY", "1");
@@ -220,6 +228,16 @@ fn fuzz(_: &[Package]) -> Result<Outcome> {
             Ok(Outcome::Noted(format!("{} targets, {FUZZ_S} s each", targets.len())))
         }
     }
+}
+
+/// Always the same sample, as long as its code stays, so that a test that is lost is noticed.
+fn mutants(_: &[Package]) -> Result<Outcome> {
+    if let Some(why) = mutations::unable() {
+        return Ok(Outcome::Skipped(why));
+    }
+    let selection =
+        mutations::Selection { sample: MUTANTS, seed: 1, only: Vec::new(), package: None };
+    mutations::try_all(&selection)?.check(mutations::CAUGHT_MIN_PERCENT).map(Outcome::Noted)
 }
 
 fn real_servers(_: &[Package]) -> Result<Outcome> {

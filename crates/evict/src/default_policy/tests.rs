@@ -144,3 +144,15 @@ fn last_chunks_of_requests_go_first_where_they_never_return() {
     let tails = order[..90].iter().filter(|slot| **slot % 4 == 3).count();
     assert_eq!(tails, 90, "by recency each fourth would be the last chunk of its request");
 }
+
+#[test]
+fn the_size_of_requests_is_learnt_from_chains_and_not_from_single_chunks() {
+    let mut policy = KvPolicy::new();
+    let chain: Vec<u32> = (0..64).collect();
+    chain.iter().for_each(|slot| policy.insert(SlotInfo::new(*slot, 1)));
+    (0..3000).for_each(|_| policy.touch_chain(&chain));
+    assert!((63.0..65.0).contains(&policy.request_chunks), "{}", policy.request_chunks);
+    (0..3000).for_each(|n| policy.touch(n % 64));
+    policy.victim();
+    assert!((63.0..65.0).contains(&policy.request_chunks), "{}", policy.request_chunks);
+}
