@@ -112,9 +112,6 @@ impl Inner {
         let unsigned = request.payload == Payload::Bulk && !sign_body;
         permit.watch(transport.silence());
         let answer = self.exchange(&mut transport, request, ahead_space).await;
-        if answer.is_ok() {
-            permit.answered(Instant::now());
-        }
         log(request, sent_at, &answer);
         let (head, early) = answer.map_err(|failure| self.or_elsewhere(failure, &destination))?;
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {

@@ -41,19 +41,32 @@ enum Deadline {
     At(Instant),
 }
 
-/// Requests that were sent before the limit of their kind was cut, or for which nothing moves any more.
-/// They count no longer, so that others are sent.
+/// How many requests may be in flight now. Those count that were sent before the limit of their kind was
+/// cut. For each that hangs and was abandoned, another one may be.
 #[derive(Clone, Copy, Default, Debug)]
 #[non_exhaustive]
-pub struct BeyondLimits {
-    /// GETs and HEADs beyond [`Client::requests_limit`].
+pub struct InFlightMax {
+    /// GETs and HEADs.
     pub reads: usize,
-    /// PUTs and parts of uploads beyond [`Client::writes_limit`].
+    /// PUTs and parts of uploads.
     pub writes: usize,
-    /// Deletes beyond [`Client::deletes_limit`].
+    /// Deletes.
     pub deletes: usize,
-    /// Those of all kinds that hang: they are beyond [`Client::requests_max`]. At most 16 of a kind.
-    pub hanging: usize,
+    /// Of all kinds: [`Client::requests_max`], and at most 16 of each kind that hang.
+    pub total: usize,
+}
+
+/// The limit that keeps a request waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FullLimit {
+    /// That of GETs and HEADs.
+    Reads,
+    /// That of PUTs and parts of uploads.
+    Writes,
+    /// That of deletes.
+    Deletes,
+    /// That of all kinds together.
+    Total,
 }
 
 /// What clones share.
@@ -228,22 +241,29 @@ impl Client {
         self.inner.limits.kind(RequestKind::Delete).current()
     }
 
-    /// The requests in flight beyond the limits.
-    pub fn beyond_limits(&self) -> BeyondLimits {
+    /// How many requests may be in flight now. It takes no lock: callers with queues of their own ask
+    /// before each request.
+    pub fn in_flight_max(&self) -> InFlightMax {
         let limits = &self.inner.limits;
-        let of = |kind| limits.kind(kind).beyond();
-        BeyondLimits {
-            reads: of(RequestKind::Read),
-            writes: of(RequestKind::Write),
-            deletes: of(RequestKind::Delete),
-            hanging: limits.written_off(),
+        InFlightMax {
+            reads: limits.kind(RequestKind::Read).in_flight_max(),
+            writes: limits.kind(RequestKind::Write).in_flight_max(),
+            deletes: limits.kind(RequestKind::Delete).in_flight_max(),
+            total: self.requests_max() + limits.abandoned(),
         }
     }
 
-    /// Lets requests that hang give up their places, as requests that wait in the client do. For callers
-    /// that keep requests waiting before they get here: call it about once a second while one waits.
-    pub fn make_way(&self) {
-        self.inner.limits.make_way_for_all();
+    /// Lets a request that hangs give up its place, if the store has answered none for a second, as
+    /// requests do that wait in the client. For callers that keep requests waiting before they get
+    /// here: call it about once a second while one waits, with the limit that it waits for.
+    pub fn abandon_hung_request(&self, full: FullLimit) {
+        let limits = &self.inner.limits;
+        match full {
+            FullLimit::Reads => limits.abandon_hung_of(RequestKind::Read),
+            FullLimit::Writes => limits.abandon_hung_of(RequestKind::Write),
+            FullLimit::Deletes => limits.abandon_hung_of(RequestKind::Delete),
+            FullLimit::Total => limits.abandon_hung_of_any(),
+        }
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends

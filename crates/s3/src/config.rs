@@ -91,9 +91,8 @@ pub struct Config {
     pub tls_direct: bool,
     /// The most requests in flight, and so the most connections. Of these deletes and listings
     /// have a quarter each at most. One request for a session of S3 Express, and one probe of an
-    /// endpoint, are allowed in addition. So is one request of each kind (loads, uploads, deletes,
-    /// listings) of which none has started or ended for a second: those in flight may hang until
-    /// [`Config::stall_max`].
+    /// endpoint, are allowed in addition. So are up to 16 requests of each kind (loads, uploads,
+    /// deletes, listings) in place of as many that hang, which may do so until [`Config::stall_max`].
     pub requests_max: usize,
     /// How long an operation may take, with queueing, retries and the last byte.
     pub deadline: Duration,

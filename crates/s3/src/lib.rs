@@ -62,7 +62,7 @@ mod time_formats;
 mod xml;
 
 pub use checksum::Checksum;
-pub use client::{BeyondLimits, Client};
+pub use client::{Client, FullLimit, InFlightMax};
 pub use config::{Config, Hedge, Http2};
 pub use counters::Counts;
 pub use creds::Credentials;

@@ -5,15 +5,15 @@
 //! which has no order. So what waits for a kind that the store slows down takes no permit from the
 //! others. Only one request beyond those that the client sends is let through: it waits in the
 //! client, which sends it although others hang. What was sent before the client cut a limit, or hangs,
-//! counts no longer there (`BeyondLimits`), and not here.
+//! counts no longer there, and not here (`Client::in_flight_max`).
 //!
 //! A released permit goes to the most urgent queue, except that a queue passed over `PASSED_MAX`
 //! times goes first: no queue starves. Saves and deletes together never take the last
 //! `RESERVED_PART`th of the permits, so that hanging ones do not block loads.
 //!
-//! A waiter that is dropped closes its channel; closed ones are skipped. A permit that was sent to
-//! a waiter at the moment it left is dropped with the message, and dropping a permit releases it.
-//! So no permit is lost.
+//! A waiter that is dropped closes its channel; closed ones are skipped when they come first. A permit
+//! that was sent to a waiter at the moment it left is dropped with the message, and dropping a permit
+//! releases it. So no permit is lost.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::Class;
-use kvtier_s3::Client;
+use kvtier_s3::{Client, FullLimit, InFlightMax};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How often a queue may be passed over before it goes first.
 const PASSED_MAX: u32 = 16;
-/// How often a waiter looks whether the client sends more now.
+/// How often the waiters look whether the client sends more now, one of them for all.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Saves and deletes leave this part of the permits to others, and at least one.
 const RESERVED_PART: usize = 16;
@@ -75,13 +75,15 @@ enum LimitKind {
     Write,
 }
 
-/// How many requests the client has in flight at most, now.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Of all kinds.
-    total: usize,
-    /// Of one kind.
-    of_kind: usize,
+impl LimitKind {
+    /// How many of its requests the client has in flight at most.
+    fn limit(self, in_flight_max: &InFlightMax) -> usize {
+        match self {
+            LimitKind::Read => in_flight_max.reads,
+            LimitKind::Delete => in_flight_max.deletes,
+            LimitKind::Write => in_flight_max.writes,
+        }
+    }
 }
 
 /// Queues in front of the client, which has a limit of requests in flight.
@@ -97,6 +99,8 @@ struct State {
     running: [usize; 3],
     queues: [VecDeque<oneshot::Sender<SchedulerPermit>>; RequestQueue::COUNT],
     passed: [u32; RequestQueue::COUNT],
+    /// When a waiter looked last.
+    looked: Option<Instant>,
 }
 
 /// Permission for one request in flight.
@@ -104,17 +108,45 @@ struct State {
 pub struct SchedulerPermit(Arc<RequestScheduler>, RequestQueue);
 
 impl State {
-    /// Takes a permit of a kind, if there is one.
-    fn take(&mut self, kind: LimitKind, limits: Limits) -> bool {
+    /// The limit that keeps a request of this kind waiting, if one does.
+    fn full_limit(&self, kind: LimitKind, in_flight_max: &InFlightMax) -> Option<FullLimit> {
         let [reads, deletes, writes] = self.running;
-        let reserved = (limits.total / RESERVED_PART).max(usize::from(limits.total > 1));
-        let leaves_reserve = kind == LimitKind::Read || deletes + writes + reserved < limits.total;
-        let running = &mut self.running[kind as usize];
-        // Not `<`: one waits in the client.
-        let is_free = reads + deletes + writes < limits.total && *running <= limits.of_kind;
-        let is_taken = is_free && leaves_reserve;
-        *running += usize::from(is_taken);
-        is_taken
+        let total = in_flight_max.total;
+        let reserved = (total / RESERVED_PART).max(usize::from(total > 1));
+        // Not `>=`: one waits in the client.
+        if self.running[kind as usize] > kind.limit(in_flight_max) {
+            return Some(match kind {
+                LimitKind::Read => FullLimit::Reads,
+                LimitKind::Delete => FullLimit::Deletes,
+                LimitKind::Write => FullLimit::Writes,
+            });
+        }
+        let is_full = reads + deletes + writes >= total;
+        let takes_reserve = kind != LimitKind::Read && deletes + writes + reserved >= total;
+        (is_full || takes_reserve).then_some(FullLimit::Total)
+    }
+
+    /// Takes a permit of a kind, if there is one.
+    fn take(&mut self, kind: LimitKind, in_flight_max: &InFlightMax) -> bool {
+        let is_free = self.full_limit(kind, in_flight_max).is_none();
+        self.running[kind as usize] += usize::from(is_free);
+        is_free
+    }
+
+    /// Whether a request waits in this queue. Drops those that have left from its front.
+    fn has_waiter(&mut self, queue: RequestQueue) -> bool {
+        let waiters = &mut self.queues[queue as usize];
+        while waiters.pop_front_if(|waiter| waiter.is_closed()).is_some() {}
+        !waiters.is_empty()
+    }
+
+    /// Whether a waiter looks now. Then no other does soon.
+    fn is_look_due(&mut self, now: Instant) -> bool {
+        let is_due = self.looked.is_none_or(|looked| now - looked >= LOOK_AGAIN);
+        if is_due {
+            self.looked = Some(now);
+        }
+        is_due
     }
 }
 
@@ -129,7 +161,7 @@ impl RequestScheduler {
         let waiting = {
             let mut state = self.lock();
             if state.queues.iter().all(VecDeque::is_empty)
-                && state.take(queue.limit_kind(), self.limits(queue.limit_kind()))
+                && state.take(queue.limit_kind(), &self.client.in_flight_max())
             {
                 return SchedulerPermit(Arc::clone(self), queue);
             }
@@ -137,19 +169,36 @@ impl RequestScheduler {
             state.queues[queue as usize].push_back(permit);
             waiting
         };
+        // A waiter that left may have kept the others from being served.
+        self.dispatch();
         let mut waiting = pin!(waiting);
         loop {
-            // A waiter that left may have kept the others from being served. So may a request that
-            // hangs, until it counts no longer.
-            self.dispatch();
             match timeout(LOOK_AGAIN, waiting.as_mut()).await {
                 Ok(Ok(permit)) => return permit,
                 // Senders are only dropped with the scheduler, which we hold.
                 Ok(Err(_)) => std::future::pending().await,
-                // The limits above may let none into the client to look there.
-                Err(_) => self.client.make_way(),
+                Err(_) => self.look_for_hung_requests(),
             }
         }
+    }
+
+    /// A request that hangs may have kept waiters from being served, until the client abandons it. The
+    /// limits above may let none into the client to look there.
+    fn look_for_hung_requests(self: &Arc<Self>) {
+        let full_limits: Vec<FullLimit> = {
+            let mut state = self.lock();
+            if !state.is_look_due(Instant::now()) {
+                return;
+            }
+            let in_flight_max = self.client.in_flight_max();
+            let mut waiting = RequestQueue::ALL.to_vec();
+            waiting.retain(|queue| state.has_waiter(*queue));
+            let full_limit =
+                |queue: RequestQueue| state.full_limit(queue.limit_kind(), &in_flight_max);
+            waiting.into_iter().filter_map(full_limit).collect()
+        };
+        full_limits.into_iter().for_each(|full| self.client.abandon_hung_request(full));
+        self.dispatch();
     }
 
     /// Sends permits to the waiters that may go.
@@ -161,9 +210,9 @@ impl RequestScheduler {
     }
 
     fn next(&self) -> Option<(oneshot::Sender<SchedulerPermit>, RequestQueue)> {
+        let in_flight_max = self.client.in_flight_max();
         let mut state = self.lock();
-        state.queues.iter_mut().for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
-        let waiting = state.queues.each_ref().map(|queue| !queue.is_empty());
+        let waiting = RequestQueue::ALL.map(|queue| state.has_waiter(queue));
         let starving = state.passed.map(|times| times >= PASSED_MAX);
         let waiting_queues = |starves| {
             RequestQueue::ALL.into_iter().filter(move |queue| {
@@ -172,24 +221,13 @@ impl RequestScheduler {
         };
         let queue = waiting_queues(true)
             .chain(waiting_queues(false))
-            .find(|queue| state.take(queue.limit_kind(), self.limits(queue.limit_kind())))?;
+            .find(|queue| state.take(queue.limit_kind(), &in_flight_max))?;
         let others = RequestQueue::ALL
             .into_iter()
             .filter(|other| *other != queue && waiting[*other as usize]);
         others.for_each(|other| state.passed[other as usize] += 1);
         state.passed[queue as usize] = 0;
         state.queues[queue as usize].pop_front().map(|next| (next, queue))
-    }
-
-    fn limits(&self, kind: LimitKind) -> Limits {
-        let client = &self.client;
-        let beyond = client.beyond_limits();
-        let of_kind = match kind {
-            LimitKind::Read => client.requests_limit() + beyond.reads,
-            LimitKind::Delete => client.deletes_limit() + beyond.deletes,
-            LimitKind::Write => client.writes_limit() + beyond.writes,
-        };
-        Limits { total: client.requests_max() + beyond.hanging, of_kind }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -300,7 +338,8 @@ mod tests {
     #[test]
     fn what_waits_for_a_class_that_is_slowed_down_takes_no_permit_of_others() {
         let permits = |state: &mut State, kind, limit| {
-            (0..99).take_while(|_| state.take(kind, Limits { total: 16, of_kind: limit })).count()
+            let in_flight_max = in_flight_max(limit);
+            (0..99).take_while(|_| state.take(kind, &in_flight_max)).count()
         };
         let mut state = State::default();
         assert_eq!(permits(&mut state, LimitKind::Write, 1), 2, "one of them in the client");
@@ -309,6 +348,38 @@ mod tests {
         let mut state = State::default();
         assert_eq!(permits(&mut state, LimitKind::Read, 2), 3);
         assert_eq!(permits(&mut state, LimitKind::Write, 15), 13, "slow loads leave the rest");
+    }
+
+    /// Limits of 16 in total, and of this number for each kind.
+    fn in_flight_max(of_kind: usize) -> InFlightMax {
+        let mut limits = InFlightMax::default();
+        (limits.reads, limits.writes, limits.deletes) = (of_kind, of_kind, of_kind);
+        limits.total = 16;
+        limits
+    }
+
+    #[test]
+    fn the_limit_that_keeps_a_request_waiting_is_known() {
+        let limits = |of_kind| in_flight_max(of_kind);
+        let mut state = State::default();
+        assert_eq!(state.full_limit(LimitKind::Write, &limits(1)), None);
+        state.running = [0, 0, 2];
+        assert_eq!(state.full_limit(LimitKind::Write, &limits(1)), Some(FullLimit::Writes));
+        assert_eq!(state.full_limit(LimitKind::Read, &limits(1)), None);
+        state.running = [0, 5, 10];
+        assert_eq!(state.full_limit(LimitKind::Write, &limits(15)), Some(FullLimit::Total));
+        assert_eq!(state.full_limit(LimitKind::Read, &limits(15)), None);
+        state.running = [1, 5, 10];
+        assert_eq!(state.full_limit(LimitKind::Read, &limits(15)), Some(FullLimit::Total));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_waiter_looks_for_all() {
+        let mut state = State::default();
+        let now = Instant::now();
+        assert!(state.is_look_due(now) && !state.is_look_due(now));
+        assert!(!state.is_look_due(now + LOOK_AGAIN / 2));
+        assert!(state.is_look_due(now + LOOK_AGAIN));
     }
 
     #[tokio::test(start_paused = true)]

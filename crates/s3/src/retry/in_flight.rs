@@ -1,5 +1,5 @@
 //! The requests of one kind in flight, each with the places that it takes. A request that hangs can be
-//! written off: it stays in flight, and another one gets its places.
+//! abandoned: it stays in flight, and another one gets its places.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::http::{SILENT_AFTER, Silence};
 use crate::local_clock::Instant;
 
-/// The most requests of a kind that are written off: a client sends no more beyond its limits.
-pub const WRITTEN_OFF_MAX: usize = 16;
+/// The most requests of a kind that are abandoned: a client sends no more beyond its limits.
+pub const ABANDONED_MAX: usize = 16;
 
 /// The places of a request: among its kind, and among all kinds.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct InFlight {
     requests: Vec<Option<InFlightRequest>>,
     /// Where `requests` has none.
     free: Vec<usize>,
-    written_off: usize,
+    abandoned: usize,
 }
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct InFlightRequest {
     since: Instant,
     /// Of its connection, once it has one.
     silence: Option<Arc<Silence>>,
-    /// `None` if it is written off.
+    /// `None` if it is abandoned.
     places: Option<Places>,
 }
 
@@ -69,29 +69,29 @@ impl InFlight {
         }
     }
 
-    /// It ends: its places, unless it was written off.
+    /// It ends: its places, unless it was abandoned.
     pub fn end(&mut self, number: usize) -> Option<Places> {
         let request = self.requests.get_mut(number).and_then(Option::take)?;
         self.free.push(number);
-        self.written_off -= usize::from(request.places.is_none());
+        self.abandoned -= usize::from(request.places.is_none());
         request.places
     }
 
-    /// Writes off the oldest request that hangs and began `min` ago or earlier: its places.
-    pub fn write_off(&mut self, now: Instant, min: Duration) -> Option<Places> {
-        if self.written_off >= WRITTEN_OFF_MAX {
+    /// Abandons the oldest request that hangs and began `min` ago or earlier: its places.
+    pub fn abandon_hung(&mut self, now: Instant, min: Duration) -> Option<Places> {
+        if self.abandoned >= ABANDONED_MAX {
             return None;
         }
         let requests = self.requests.iter_mut().flatten();
         let oldest = requests
             .filter(|request| request.places.is_some() && request.hangs(now, min))
             .min_by_key(|request| request.since)?;
-        self.written_off += 1;
+        self.abandoned += 1;
         oldest.places.take()
     }
 
-    /// How many are written off.
-    pub fn written_off(&self) -> usize {
-        self.written_off
+    /// How many are abandoned.
+    pub fn abandoned(&self) -> usize {
+        self.abandoned
     }
 }
