@@ -149,8 +149,19 @@ impl DecodeProgress {
         self.raw
     }
 
+    /// This many stored bytes became so many raw ones, and no more can be decoded before `wanted` of
+    /// the stored bytes have arrived.
+    pub fn new(stored: usize, raw: usize, wanted: usize) -> Self {
+        DecodeProgress { stored, raw, wanted }
+    }
+
+    /// The stored bytes that are decoded, as the stage counts them.
+    pub fn stored_bytes(&self) -> usize {
+        self.stored
+    }
+
     /// Nothing can be decoded before the whole frame has arrived.
-    pub(crate) fn only_whole() -> Self {
+    pub fn only_whole() -> Self {
         DecodeProgress { wanted: usize::MAX, ..DecodeProgress::default() }
     }
 }
@@ -228,7 +239,7 @@ pub trait Stage: Debug + Send + Sync + 'static {
     /// came. It goes on at `from`: the first bytes and `raw` are those of the call that answered it.
     ///
     /// # Errors
-    /// As of `decode`.
+    /// As of `decode`. What `raw` holds up to `from` stays.
     fn decode_arrived(
         &self,
         _chunk: &Chunk<'_>,

@@ -178,7 +178,7 @@ impl TierEncoding {
     }
 
     /// Decodes what can be decoded of a chunk whose stored bytes are arriving: `arrived` has the
-    /// first of them, and no checksum proves them yet. `raw` has its raw length. It goes on at
+    /// first of them, which no checksum must have proven. `raw` has its raw length. It goes on at
     /// `from`, which the call before answered for the same chunk and memory.
     ///
     /// # Errors

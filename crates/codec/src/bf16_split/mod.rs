@@ -232,7 +232,7 @@ impl Blocks<'_> {
             let stored = self.payload.get(self.done.stored..)?;
             if only_arrived {
                 let (Ok(wanted) | Err(wanted)) = BlockDecoder::len(stored);
-                self.done.wanted = HEADER_LEN + self.done.stored + wanted;
+                self.done.wanted = wanted.saturating_add(HEADER_LEN + self.done.stored);
                 if stored.len() < wanted {
                     return Some(());
                 }

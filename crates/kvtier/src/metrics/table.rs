@@ -194,7 +194,7 @@ const S3: &[Metric] = metrics! { "s3":
     Stable Bytes encoded_stored_bytes "the same chunks as stored",
     Stable Chunks encode_refused_chunks "chunks that no encoding made smaller, stored as they are",
     Stable Chunks decoded_chunks "chunks decoded when they were loaded",
-    Experimental Bytes decoded_arriving_bytes "payload that was decoded while the rest of its chunk arrived, and not after it",
+    Experimental Bytes decoded_arriving_bytes "payload that was decoded before the last byte of its chunk arrived; that of reads that began again too",
     Experimental Bytes copied_encoded_bytes "copy ledger: encoded bytes that arrived in the memory of a load and were copied before they were decoded, because the tier did not yet know that the object is encoded",
     Stable Ops errors "requests that failed after all retries, with an error of the store or the network",
     Stable Ops throttled "ops rejected because too much was in flight",

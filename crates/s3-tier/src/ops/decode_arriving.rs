@@ -1,4 +1,4 @@
-//! Decodes a chunk while its stored bytes arrive: after the last byte only the last block is left.
+//! Decodes a chunk while its stored bytes arrive, so that little is left after the last one.
 
 use kvtier_codec::DecodeProgress;
 use kvtier_mem::Lease;
@@ -33,30 +33,36 @@ impl<'a> ArrivingObject<'a> {
         ArrivingObject { verifier, decoded: DecodeProgress::default(), shared, raw, waits: false }
     }
 
-    /// Decodes what can be decoded of the bytes that match their checksums. Errors are left to the
-    /// end, when the whole object is decoded.
+    /// Decodes at most one block of the bytes that match their checksums: this thread reads for other
+    /// loads too. What is left when the object is whole is decoded then, and errors are found then.
     fn decode(&mut self, landed: &[u8]) {
         let ArrivingObject { verifier, decoded, shared, raw: Some(raw), .. } = self else { return };
         let Some(StoredFacts::Valid(facts)) = &verifier.facts else { return };
-        let verified = usize::try_from(verifier.verified_bytes()).unwrap_or(usize::MAX);
-        let Some(arrived) = landed.get(..verified) else { return };
-        if arrived.len() < decoded.wanted() || facts.is_plain() {
+        if verifier.is_verified() || facts.is_plain() {
             return;
         }
+        let verified = usize::try_from(verifier.verified_bytes()).unwrap_or(usize::MAX);
+        let Some(arrived) = landed.get(..verified) else { return };
         let encoding = &shared.encoding;
-        // Without a thread for it, it is decoded later.
-        let progress = encoding.loads.try_run(|| {
-            let mut raw = raw_pieces(raw, facts.raw_len);
-            encoding.tier.decode_arrived(facts, arrived, &mut raw, *decoded)
-        });
-        match progress {
-            None => {}
-            Some(Ok(progress)) => {
-                let bytes = progress.raw_bytes() - decoded.raw_bytes();
+        // Headers come before the block.
+        while let Some(wanted) = arrived.get(..decoded.wanted()) {
+            // Without a thread for it, it is decoded later.
+            let Some(progress) = encoding.loads.try_run(|| {
+                let mut raw = raw_pieces(raw, facts.raw_len);
+                encoding.tier.decode_arrived(facts, wanted, &mut raw, *decoded)
+            }) else {
+                return;
+            };
+            let Ok(progress) = progress else {
+                self.waits = true;
+                return;
+            };
+            let bytes = progress.raw_bytes().saturating_sub(decoded.raw_bytes());
+            *decoded = progress;
+            if bytes > 0 {
                 add(&shared.counters.decoded_arriving_bytes, bytes as u64);
-                *decoded = progress;
+                return;
             }
-            Some(Err(_)) => self.waits = true,
         }
     }
 }

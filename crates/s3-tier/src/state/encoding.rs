@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 
 use crate::config::TierConfig;
 
-/// How chunks are encoded and decoded. Saves and loads have memory and threads of their own, so
+/// How chunks are encoded and decoded. Whole chunks are on threads of their own; blocks of a chunk
+/// that arrives on the thread that reads it. Saves and loads have memory and threads of their own, so
 /// that loads never wait for saves.
 #[derive(Debug)]
 pub struct Encoding {
