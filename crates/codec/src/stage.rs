@@ -149,7 +149,7 @@ impl DecodeProgress {
         self.raw
     }
 
-    /// This many stored bytes became so many raw ones, and no more can be decoded before `wanted` of
+    /// The first `stored` bytes became `raw` raw bytes, and no more can be decoded before `wanted` of
     /// the stored bytes have arrived.
     pub fn new(stored: usize, raw: usize, wanted: usize) -> Self {
         DecodeProgress { stored, raw, wanted }
