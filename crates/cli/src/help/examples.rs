@@ -89,6 +89,11 @@ pub const EXAMPLES: &[Example] = &[
             "kvtier plan --encode zstd:1,bf16-split+zstd:1 --link 3.2GB/s",
         ],
     },
+    #[cfg(feature = "sim-fault")]
+    Example {
+        command: "sim-fault",
+        lines: &["kvtier sim-fault --seed 7", "kvtier sim-fault --seed 7 --scope stack --json"],
+    },
     Example {
         command: "ls",
         lines: &[
