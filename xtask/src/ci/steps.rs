@@ -65,7 +65,7 @@ const FAULT_SEEDS: &str = "1000";
 /// How many seeds of each scope of the fault simulator every change runs, from 0 on. One of `fleet` takes as long
 /// as four others where nothing is optimised.
 const SIMULATED_SEEDS: [(&str, u64); 4] =
-    [("fleet", 20), ("directory", 370), ("layouts", 430), ("stack", 180)];
+    [("fleet", 20), ("directory", 400), ("layouts", 400), ("stack", 180)];
 
 /// The crashes of file systems that every change goes through.
 const CRASHES: u32 = 12;

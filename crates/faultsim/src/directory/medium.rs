@@ -634,13 +634,15 @@ fn mixed(old: &[u8], new: &[u8], len: usize, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Whether a file counts for the cap.
+/// Whether a file counts for the cap. Unfinished files whose names claim nothing are bookkeeping, or count
+/// with the chunk beside which they will be.
 fn is_counted(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     let Some(own) = path.strip_prefix(b".kvtier/") else {
         return path != b"config.json" && !path.ends_with(b"/config.json");
     };
-    let is_staged = own.starts_with(b"tmp/") && !own.ends_with(b"/alive");
+    let claims = !own.ends_with(b"/alive") && !own.ends_with(b"-0");
+    let is_staged = own.starts_with(b"tmp/") && claims;
     is_staged || own.starts_with(b"quarantine/")
 }
 
