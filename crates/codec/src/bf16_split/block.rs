@@ -179,12 +179,13 @@ impl BlockDecoder {
         self.table.buffer_bytes() + size_of::<Runs>() + self.words.buffer_bytes()
     }
 
-    /// How many bytes the block at the front of `arrived` has, or, where not even its header is
-    /// there, what must be there to know that.
-    pub(super) fn len(arrived: &[u8]) -> Result<usize, usize> {
-        let (header, _) = arrived.split_first_chunk::<HEADER_LEN>().ok_or(HEADER_LEN)?;
-        let [.., a, b, c, d] = *header;
-        Ok(HEADER_LEN.saturating_add(u32::from_le_bytes([a, b, c, d]) as usize))
+    /// How many bytes must have arrived before the block at the front of `arrived` can be decoded,
+    /// as far as they say so: its header, and then all of it.
+    pub(super) fn bytes_wanted(arrived: &[u8]) -> usize {
+        let Some(([.., a, b, c, d], _)) = arrived.split_first_chunk::<HEADER_LEN>() else {
+            return HEADER_LEN;
+        };
+        HEADER_LEN.saturating_add(u32::from_le_bytes([*a, *b, *c, *d]) as usize)
     }
 
     /// Decodes the block at the front of `stored` into all of `raw`, and returns what comes after

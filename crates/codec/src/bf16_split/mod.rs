@@ -231,7 +231,7 @@ impl Blocks<'_> {
             }
             let stored = self.payload.get(self.done.stored..)?;
             if only_arrived {
-                let (Ok(wanted) | Err(wanted)) = BlockDecoder::len(stored);
+                let wanted = BlockDecoder::bytes_wanted(stored);
                 self.done.wanted = wanted.saturating_add(HEADER_LEN + self.done.stored);
                 if stored.len() < wanted {
                     return Some(());

@@ -20,7 +20,7 @@ pub struct ArrivingObject<'a> {
     /// The memory of the load; none if the object arrives in it.
     raw: Option<&'a mut [Lease]>,
     /// Nothing is decoded before the object is whole.
-    waits: bool,
+    only_when_whole: bool,
 }
 
 impl<'a> ArrivingObject<'a> {
@@ -30,7 +30,13 @@ impl<'a> ArrivingObject<'a> {
         verifier: StreamVerifier<'a>,
         raw: Option<&'a mut [Lease]>,
     ) -> Self {
-        ArrivingObject { verifier, decoded: DecodeProgress::default(), shared, raw, waits: false }
+        ArrivingObject {
+            verifier,
+            decoded: DecodeProgress::default(),
+            shared,
+            raw,
+            only_when_whole: false,
+        }
     }
 
     /// Decodes at most one block of the bytes that match their checksums: this thread reads for other
@@ -38,29 +44,34 @@ impl<'a> ArrivingObject<'a> {
     fn decode(&mut self, landed: &[u8]) {
         let ArrivingObject { verifier, decoded, shared, raw: Some(raw), .. } = self else { return };
         let Some(StoredFacts::Valid(facts)) = &verifier.facts else { return };
-        if verifier.is_verified() || facts.is_plain() {
+        if verifier.is_verified() {
             return;
         }
         let verified = usize::try_from(verifier.verified_bytes()).unwrap_or(usize::MAX);
         let Some(arrived) = landed.get(..verified) else { return };
         let encoding = &shared.encoding;
         // Headers come before the block.
-        while let Some(wanted) = arrived.get(..decoded.wanted()) {
+        while let Some(first) = arrived.get(..decoded.wanted()) {
             // Without a thread for it, it is decoded later.
             let Some(progress) = encoding.loads.try_run(|| {
                 let mut raw = raw_pieces(raw, facts.raw_len);
-                encoding.tier.decode_arrived(facts, wanted, &mut raw, *decoded)
+                encoding.tier.decode_arrived(facts, first, &mut raw, *decoded)
             }) else {
                 return;
             };
             let Ok(progress) = progress else {
-                self.waits = true;
+                self.only_when_whole = true;
                 return;
             };
             let bytes = progress.raw_bytes().saturating_sub(decoded.raw_bytes());
             *decoded = progress;
             if bytes > 0 {
                 add(&shared.counters.decoded_arriving_bytes, bytes as u64);
+                return;
+            }
+            // A stage that asks for what it had would be asked for ever.
+            if decoded.wanted() <= first.len() {
+                self.only_when_whole = true;
                 return;
             }
         }
@@ -71,16 +82,16 @@ impl BodyObserver for ArrivingObject<'_> {
     fn begin(&mut self, head: &ResponseHead) -> bool {
         let verifies = self.verifier.begin(head);
         self.decoded = DecodeProgress::default();
-        self.waits = !matches!(
+        self.only_when_whole = !matches!(
             (&self.verifier.facts, &self.raw),
-            (Some(StoredFacts::Valid(facts)), Some(raw)) if fits(facts, raw)
+            (Some(StoredFacts::Valid(facts)), Some(raw)) if !facts.is_plain() && fits(facts, raw)
         );
         verifies
     }
 
     fn received(&mut self, landed: &[u8], new: usize) {
         self.verifier.received(landed, new);
-        if !self.waits {
+        if !self.only_when_whole {
             self.decode(landed);
         }
     }

@@ -17,8 +17,8 @@ pub trait BodyObserver: std::fmt::Debug + Send {
     /// The body starts, or starts again, with this head. Return `true` to verify the bytes in the
     /// observer: the client then computes no checksum.
     fn begin(&mut self, head: &ResponseHead) -> bool;
-    /// The next bytes were received, in order: the last `new` ones of `landed`, which is all that the
-    /// piece of memory has that they are in.
+    /// More bytes were received, in order. `landed` is all that the current piece of memory has by now;
+    /// its last `new` bytes were not reported before.
     fn received(&mut self, landed: &[u8], new: usize);
 }
 
