@@ -50,6 +50,27 @@ fn every_length_of_kv_data_comes_back() {
     }
 }
 
+/// The encoder looks at a part of a large block only: symbols that it has not seen, many or few.
+#[test]
+fn what_a_sample_misses_comes_back() {
+    for element in ElementType::ALL {
+        let data = kv_like(element, 1 << 20, 11);
+        for stretch in [2 * 2584, 2584, 2 * 3616] {
+            for sampled in [512, 1024, 1100] {
+                let mut raw = data.clone();
+                for part in raw.chunks_mut(stretch).filter(|part| part.len() > sampled) {
+                    // All others are greater or less than what is sampled.
+                    part[sampled..].iter_mut().for_each(|byte| *byte ^= 0x18);
+                }
+                comes_back(&Bf16Split, &chunk(element), &raw);
+                let mut raw = vec![0x3c; 1 << 20];
+                raw.chunks_mut(stretch).for_each(|part| *part.last_mut().unwrap() = 0x50);
+                assert!(comes_back(&Bf16Split, &chunk(element), &raw), "{element:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn other_data_comes_back() {
     for stage in stages() {

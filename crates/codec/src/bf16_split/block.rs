@@ -10,12 +10,13 @@
 //! then the lengths of all 256 codes (4 bits each), then the length of each stream (2 bytes,
 //! little-endian), then the streams. Words: see `word_encoder.rs`.
 
-use super::code_lengths::{self, CodeLengths, PACKED_LEN};
+use super::code_lengths::{CodeLengths, PACKED_LEN};
 use super::decode_table::DecodeTable;
 use super::element_planes::RUN_SYMBOLS;
 use super::fp8_planes::Fp8;
 use super::stream_decoder::{self, Run, Runs, STREAMS, Stream};
 use super::stream_encoder::{self, EncodeTable};
+use super::symbol_counts::{self, Counts};
 use super::word_decoder::WordDecoder;
 use super::word_encoder::WordEncoder;
 use crate::ElementType;
@@ -123,20 +124,26 @@ fn encode_symbols(
     let rest_len = element.rest_len(count);
     let (rest, after) = payload.split_at_mut_checked(rest_len)?;
     split_runs(element, raw, symbols, rest);
-    let counts = code_lengths::count(symbols);
-    if counts[usize::from(*symbols.first()?)] as usize == count {
+    let counts = symbol_counts::count_block(symbols);
+    if counts.iter().filter(|count| **count > 0).count() == 1 {
         *after.first_mut()? = symbols[0];
         return Some((CONSTANT, rest_len + 1));
     }
     let lengths = CodeLengths::from_counts(&counts);
     let streams = all_runs(count).count();
     // Streams end with a whole byte and a length of two.
-    let about = lengths.total_bits(&counts) as usize / 8 + 3 * streams + PACKED_LEN;
+    let about = bits(&lengths, &counts, count) / 8 + 3 * streams + PACKED_LEN;
     if rest_len + about >= raw.len() {
         return None;
     }
     let coded = encode_streams(&lengths, symbols, after)?;
-    Some((CODED, rest_len + coded))
+    Some((CODED, rest_len + coded)).filter(|(_, len)| *len < raw.len())
+}
+
+/// The bits that `symbols` symbols take, of which some were counted.
+fn bits(lengths: &CodeLengths, counts: &Counts, symbols: usize) -> usize {
+    let counted: u32 = counts.iter().sum();
+    (lengths.total_bits(counts) * symbols as u64 / u64::from(counted)) as usize
 }
 
 fn split_runs(element: ElementType, raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {

@@ -1,34 +1,17 @@
 //! The prefix code of one block: lengths of at most [`LENGTH_MAX`] bits by Huffman's method, made
 //! canonical, so that the lengths alone describe it.
 
+use super::symbol_counts::Counts;
+
 /// The longest code: what a decoder looks up at once.
 pub(super) const LENGTH_MAX: usize = 12;
 
 /// The bytes that the lengths of all 256 symbols take, two a byte.
 pub(super) const PACKED_LEN: usize = 128;
 
-/// How often each symbol occurs.
-pub(super) type Counts = [u32; 256];
-
 /// The length of each symbol's code in bits; 0 = the symbol does not occur.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CodeLengths(pub(super) [u8; 256]);
-
-/// Counts the symbols. Eight tables, because equal symbols in a sequence would wait for one another.
-pub(super) fn count(symbols: &[u8]) -> Counts {
-    let mut tables = [[0u32; 256]; 8];
-    let (groups, tail) = symbols.as_chunks::<8>();
-    for group in groups {
-        let word = u64::from_le_bytes(*group);
-        for at in 0..8 {
-            tables[at][(word >> (8 * at) & 0xff) as usize] += 1;
-        }
-    }
-    for symbol in tail {
-        tables[0][usize::from(*symbol)] += 1;
-    }
-    std::array::from_fn(|symbol| tables.iter().map(|table| table[symbol]).sum())
-}
 
 impl CodeLengths {
     /// The code for `counts`, of which at least two are not zero.

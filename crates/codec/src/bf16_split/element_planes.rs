@@ -89,10 +89,7 @@ fn merge_e4m3(symbols: &[u8], rest: &[u8], raw: &mut [u8]) {
 /// The low bytes, and then the rest bits of the high bytes.
 fn split_fp16(raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
     let (low_bytes, packed) = rest.split_at_mut(symbols.len());
-    let elements = raw.as_chunks::<2>().0;
-    for (([low, high], symbol), to) in elements.iter().zip(&mut *symbols).zip(low_bytes) {
-        (*symbol, *to) = (*high, *low);
-    }
+    split_words(raw, symbols, low_bytes, |word| ((word >> 8) as u8, word as u8));
     split_high_bytes(symbols, packed);
 }
 

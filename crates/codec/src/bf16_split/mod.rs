@@ -10,6 +10,7 @@ mod sample;
 pub(crate) mod split_scratch;
 mod stream_decoder;
 mod stream_encoder;
+mod symbol_counts;
 mod word_costs;
 mod word_decoder;
 mod word_encoder;

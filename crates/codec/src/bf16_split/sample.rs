@@ -1,7 +1,7 @@
 //! Whether a chunk is worth coding, judged by a few samples of it.
 
-use super::code_lengths::{self, Counts};
 use super::element_planes::GRANULE;
+use super::symbol_counts::{self, Counts};
 use crate::ElementType;
 use crate::pieces::total_len;
 
@@ -28,7 +28,7 @@ pub(super) fn promises_gain(element: ElementType, raw: &[&[u8]]) -> bool {
         let sample = &sample[..sample.len().min(SAMPLE_LEN) / GRANULE * GRANULE];
         let symbols = &mut symbols[..sample.len() / element.bytes_per_symbol()];
         element.split(sample, symbols, &mut rest[..element.rest_len(symbols.len())]);
-        for (sum, count) in counts.iter_mut().zip(code_lengths::count(symbols)) {
+        for (sum, count) in counts.iter_mut().zip(symbol_counts::count(symbols)) {
             *sum += count;
         }
     }

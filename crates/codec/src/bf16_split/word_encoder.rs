@@ -11,11 +11,11 @@ use super::word_costs::{self, SymbolCounts};
 use super::word_list::{WordList, packed_len, runs};
 use super::word_steps::{LANES, Numbers, PAIRS, RUN_PAIRS, WordSteps, walk_runs};
 
-/// Blocks of more than `SAMPLE_ALL` pairs are counted in part: `SAMPLE_PAIRS` in one part of
-/// `SAMPLE_EVERY`. No power of two: the same heads of all tokens are no sample.
+/// Blocks of more than `SAMPLE_ALL` pairs are counted in part: the first `SAMPLE_PAIRS` of each
+/// `SAMPLE_STRETCH`. No whole number of heads: the same heads of all tokens are no sample.
 const SAMPLE_PAIRS: usize = 512;
 const SAMPLE_ALL: usize = 1 << 15;
-const SAMPLE_EVERY: usize = 5;
+const SAMPLE_STRETCH: usize = 3616;
 
 /// Words may be longer than the entropy allows by one byte in this many, and by the lengths of codes:
 /// others become codes, which come closer to it.
@@ -104,12 +104,12 @@ fn split_runs(fp8: Fp8, raw: &[u8], pairs: &mut [u16], rest: &mut [u8]) {
     }
 }
 
-/// Counts the symbols of all pairs, or of some parts of many pairs.
+/// Counts the symbols of all pairs, or of a sample of many pairs.
 fn count(fp8: Fp8, pairs: &[u16], tables: &mut [[u32; PAIRS]; 4]) -> SymbolCounts {
     tables.iter_mut().for_each(|table| table.fill(0));
-    let every = if pairs.len() > SAMPLE_ALL { SAMPLE_EVERY } else { 1 };
-    for part in pairs.chunks(SAMPLE_PAIRS).step_by(every) {
-        let (groups, tail) = part.as_chunks::<4>();
+    let counted = if pairs.len() > SAMPLE_ALL { SAMPLE_PAIRS } else { SAMPLE_STRETCH };
+    for stretch in pairs.chunks(SAMPLE_STRETCH) {
+        let (groups, tail) = stretch[..stretch.len().min(counted)].as_chunks::<4>();
         // Four tables, because equal pairs in a sequence would wait for one another.
         for group in groups {
             for (table, pair) in tables.iter_mut().zip(group) {

@@ -95,7 +95,7 @@ impl WordList {
         Some(())
     }
 
-    /// How many words there are for these costs, be they too many or not.
+    /// How many words there are for these costs; [`usize::MAX`] if they are too many.
     pub(super) fn len(costs: &Costs) -> usize {
         let mut used = [0; SYMBOLS_MAX];
         let (mut letters, mut alone) = (0, 0);
@@ -109,15 +109,23 @@ impl WordList {
             }
         }
         // The sequences that cost so much, after as many places as the budget: none cost less than
-        // nothing.
-        let mut sequences = [0u64; 2 * PLACES];
+        // nothing. As many at once as do not depend on one another.
+        let mut sequences = [0u32; 2 * PLACES];
         sequences[PLACES] = 1;
-        for spent in 1..PLACES {
-            let before = |cost: &usize| sequences[PLACES + spent - cost % PLACES];
-            sequences[PLACES + spent] = used[..letters].iter().map(before).sum();
+        let mut words = alone;
+        for spent in (COST_MIN..PLACES).step_by(COST_MIN) {
+            let mut sums = [0; COST_MIN];
+            for cost in &used[..letters] {
+                let before = sequences[PLACES + spent - cost % PLACES..].iter();
+                sums.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
+            }
+            sequences[PLACES + spent..][..COST_MIN].copy_from_slice(&sums);
+            words += sums.iter().sum::<u32>() as usize;
+            if words > WORDS_MAX {
+                return usize::MAX;
+            }
         }
-        let words = sequences[PLACES + 1..].iter().sum::<u64>();
-        usize::try_from(words).map_or(usize::MAX, |words| words + alone)
+        words
     }
 
     pub(super) fn cost(&self, symbol: usize) -> usize {
