@@ -74,6 +74,13 @@ fn a_plan_compares_encodings_on_a_link() {
     assert!((by_ratio - 1.0).abs() < 1e-9 && number("alone_bytes_per_s") > 125_000.0, "{row}");
     assert_eq!((&all["recommended"], out.status.code()), (&"zstd:1".into(), Some(0)));
     assert_eq!(all["link_bytes_per_s"], 125_000.0);
+    assert_eq!(number("alone_s3_bytes_per_s"), number("alone_bytes_per_s"));
+    let out = plan(&["bf16-split,bf16-split+zstd:1", "--link", "1Mbit/s", "--ratio", "0.5"]);
+    let split: Value = serde_json::from_slice(&out.stdout).unwrap();
+    // Decoded while it arrives, but not where a second stage needs all of it.
+    assert_eq!(split["encodings"][0]["alone_s3_bytes_per_s"], 250_000.0, "{split}");
+    let both = &split["encodings"][1];
+    assert_eq!(both["alone_s3_bytes_per_s"], both["alone_bytes_per_s"], "{split}");
     let threads = all["threads"].as_f64().unwrap();
     assert_eq!(number("pays_below_bytes_per_s"), threads * number("decode_bytes_per_s"));
 

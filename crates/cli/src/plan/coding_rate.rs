@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use kvtier::codec::TierEncoding;
+use kvtier::codec::{DecodeProgress, TierEncoding};
 use kvtier::key::{BlockSums, DType, Facts};
 use kvtier::{Key, Namespace};
 
@@ -18,6 +18,8 @@ pub struct CodingRate {
     pub encode: f64,
     /// Raw bytes that are decoded in a second; infinite if no chunk is encoded.
     pub decode: f64,
+    /// Whether a chunk that arrives from S3 is decoded meanwhile.
+    pub while_arriving: bool,
 }
 
 /// The time of passes over all chunks.
@@ -61,6 +63,7 @@ pub fn measure(
     let (mut out, mut raw) = (vec![0; encoding.bound(longest)?], vec![0; longest]);
     let (mut encoding_times, mut decoding_times) = (PassTimes::default(), PassTimes::default());
     let mut stored_bytes;
+    let mut while_arriving = false;
     // The first chunk allocates working memory.
     if let Some(first) = data.chunks.first() {
         encoding.encode(&key, &[first], &mut out)?;
@@ -78,6 +81,9 @@ pub fn measure(
             let sums = BlockSums::from_bytes(&out[..len]);
             let facts = Facts::encoded(*key.digest(), key.namespace().digest(), payload, sums);
             let raw = &mut raw[..chunk.len()];
+            while_arriving |= encoding
+                .decode_arrived(&facts, &out[..len], &mut [raw], DecodeProgress::default())
+                .is_ok_and(|decoded| decoded.raw_bytes() > 0);
             decoding_times.add(|| encoding.decode(&facts, &out[..len], &mut [raw]))?;
         }
         encoding_times.end_pass();
@@ -91,5 +97,6 @@ pub fn measure(
         ratio: stored_bytes as f64 / data.bytes() as f64,
         encode: encoding_times.rate(data.bytes()),
         decode: decoding_times.rate(data.bytes()),
+        while_arriving,
     })
 }

@@ -75,10 +75,13 @@ struct Row {
     batch: f64,
     /// Raw bytes in a second of one chunk alone: it is decoded once it is read.
     alone: f64,
+    /// The same from S3, where some encodings are decoded while the chunk arrives.
+    alone_s3: f64,
     /// The speed of a link below which batches load faster than plain ones; 0 if none.
     pays_below: f64,
     /// The same for one chunk alone.
     alone_pays_below: f64,
+    alone_s3_pays_below: f64,
 }
 
 impl Row {
@@ -86,15 +89,20 @@ impl Row {
         let decode = rate.decode * link.threads as f64;
         // What refuses all chunks is the same as nothing on every link.
         let gains = rate.ratio < 1.0 && rate.decode.is_finite();
+        let alone = 1.0 / (rate.ratio / link.speed + 1.0 / rate.decode);
+        // There the bytes that are not read take as long as decoding.
+        let alone_pays_below = if gains { (1.0 - rate.ratio) * rate.decode } else { 0.0 };
+        let by_s3 = rate.while_arriving && gains;
         Row {
             name: name.to_owned(),
             is_lossy: false,
             rate,
             batch: (link.speed / rate.ratio).min(decode),
-            alone: 1.0 / (rate.ratio / link.speed + 1.0 / rate.decode),
+            alone,
+            alone_s3: if by_s3 { (link.speed / rate.ratio).min(rate.decode) } else { alone },
             pays_below: if gains { decode } else { 0.0 },
-            // There the bytes that are not read take as long as decoding.
-            alone_pays_below: if gains { (1.0 - rate.ratio) * rate.decode } else { 0.0 },
+            alone_pays_below,
+            alone_s3_pays_below: if by_s3 { rate.decode } else { alone_pays_below },
         }
     }
 
@@ -204,10 +212,11 @@ fn advice(rows: &[Row], link: Link) -> Vec<String> {
     let times = |rate: f64| rate / link.speed;
     let mut lines = vec![match fastest(rows, link) {
         Some(best) => format!(
-            "for fast loads: {}: a batch loads {:.2} times as fast as a plain one, one chunk alone {:.2} times",
+            "for fast loads: {}: a batch loads {:.2} times as fast as a plain one, one chunk alone {:.2} times, from S3 {:.2} times",
             best.name,
             times(best.batch),
-            times(best.alone)
+            times(best.alone),
+            times(best.alone_s3)
         ),
         None => "for fast loads: none: on this link no encoding makes loads 5 % faster".to_owned(),
     }];
@@ -234,8 +243,9 @@ fn to_json(rows: &[Row], link: Link, dtype: DType, data: &SampleData) -> Value {
         json!({
             "encoding": row.name, "lossy": row.is_lossy, "ratio": row.rate.ratio, "saved_bytes_per_gb": 1e9 * (1.0 - row.rate.ratio),
             "encode_bytes_per_s": row.rate.encode, "decode_bytes_per_s": row.rate.decode, "cpu_s_per_gb": row.cpu_s_per_gb(),
-            "batch_bytes_per_s": row.batch, "alone_bytes_per_s": row.alone,
+            "batch_bytes_per_s": row.batch, "alone_bytes_per_s": row.alone, "alone_s3_bytes_per_s": row.alone_s3,
             "pays_below_bytes_per_s": row.pays_below, "alone_pays_below_bytes_per_s": row.alone_pays_below,
+            "alone_s3_pays_below_bytes_per_s": row.alone_s3_pays_below,
         })
     };
     json!({
@@ -251,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_encoding_pays_below_the_break_even_and_not_above() {
-        let rate = CodingRate { ratio: 0.7, encode: 2e9, decode: 5e9 };
+        let rate = CodingRate { ratio: 0.7, encode: 2e9, decode: 5e9, while_arriving: false };
         let row = |speed: f64, threads: usize| Row::new("x", rate, Link { speed, threads });
         let Row { pays_below, alone_pays_below, .. } = row(1e9, 2);
         assert!((pays_below - 1e10).abs() < 1.0 && (alone_pays_below - 1.5e9).abs() < 1.0);
@@ -265,6 +275,13 @@ mod tests {
         let slow = row(1.25e8, 1);
         assert!((slow.batch * 0.7 / 1.25e8 - 1.0).abs() < 1e-9 && slow.alone > 0.95 * slow.batch);
 
+        assert_eq!(slow.alone_s3, slow.alone);
+        let arriving = CodingRate { while_arriving: true, ..rate };
+        for (speed, alone) in [(1e9, 1e9 / 0.7), (4e9, 5e9), (6e9, 5e9)] {
+            let row = Row::new("x", arriving, Link { speed, threads: 2 });
+            assert_eq!((row.alone_s3, row.alone_s3_pays_below), (alone, 5e9));
+        }
+
         let link = Link { speed: 1e9, threads: 1 };
         let other = CodingRate { ratio: 0.5, ..rate };
         let dear = CodingRate { encode: 1e9, ..other };
@@ -272,7 +289,7 @@ mod tests {
             [("x", rate), ("y", other), ("z", dear)].map(|(name, rate)| Row::new(name, rate, link));
         assert_eq!(fastest(&rows, link).map(|row| row.name.as_str()), Some("y"));
         assert!(fastest(&rows, Link { speed: 4.9e9, threads: 1 }).is_none());
-        let refused = CodingRate { ratio: 1.0, encode: 2e10, decode: f64::INFINITY };
+        let refused = CodingRate { ratio: 1.0, encode: 2e10, decode: f64::INFINITY, ..rate };
         let refused = Row::new("x", refused, link);
         assert_eq!((refused.pays_below, refused.batch, refused.alone.round()), (0.0, 1e9, 1e9));
     }
