@@ -21,9 +21,10 @@ pub struct Device {
 impl Mover for Device {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let takes = Duration::from_micros(20 + self.world.below(400)) + self.medium.faults().slow;
+        let (world, medium) = (self.world.clone(), self.medium.clone());
         kvtier_os::later(takes, move || {
             let mut transfer = transfer;
-            let result = move_all(&mut transfer);
+            let result = move_all(&mut transfer, &|| medium.before_read(&world));
             done(Moved { transfer, result, unseen: false });
         });
         Ok(())
@@ -36,7 +37,10 @@ impl Mover for Device {
     }
 }
 
-fn move_all(transfer: &mut Transfer) -> io::Result<u64> {
+fn move_all(
+    transfer: &mut Transfer,
+    before_read: &dyn Fn() -> Result<(), nix::Error>,
+) -> io::Result<u64> {
     let file = File::from(transfer.file.try_clone()?);
     let mut moved = 0;
     for (n, part) in transfer.parts.iter_mut().enumerate() {
@@ -46,6 +50,7 @@ fn move_all(transfer: &mut Transfer) -> io::Result<u64> {
                 from.len() as u64
             }
             Part::Read { at, into, len } => {
+                before_read()?;
                 let mut bytes = vec![0; *len];
                 file.read_exact_at(&mut bytes, *at)?;
                 into.write_at(0, &bytes).map_err(io::Error::other)?;

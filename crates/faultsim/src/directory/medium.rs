@@ -79,6 +79,8 @@ pub struct Faults {
     pub is_full: bool,
     /// Of a thousand calls that change something, this number fails with `EIO`.
     pub errors_per_mille: u64,
+    /// So many of those that read fail too: bytes, names and attributes.
+    pub errors_on_reads: bool,
     /// How much longer transfers take.
     pub slow: Duration,
 }
@@ -235,8 +237,21 @@ impl Medium {
         {
             return Err(nix::Error::EDQUOT);
         }
-        let can_fail = !matches!(call, Call::Look(_) | Call::Lock(_));
+        let can_fail = match call {
+            Call::Look(_) => faults.errors_on_reads,
+            Call::Lock(_) => false,
+            _ => true,
+        };
         if can_fail && faults.errors_per_mille > 0 && world.below(1000) < faults.errors_per_mille {
+            return Err(nix::Error::EIO);
+        }
+        Ok(())
+    }
+
+    /// Fails a read of bytes that the device refuses.
+    pub fn before_read(&self, world: &World) -> Result<(), nix::Error> {
+        let faults = self.faults();
+        if faults.errors_on_reads && world.below(1000) < faults.errors_per_mille {
             return Err(nix::Error::EIO);
         }
         Ok(())

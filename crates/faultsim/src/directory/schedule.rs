@@ -75,7 +75,10 @@ impl Faults {
         let mut faults = Faults::default();
         match rng.u64(..5) {
             0 => faults.is_full = true,
-            1 => faults.errors_per_mille = rng.u64(..100),
+            1 => {
+                faults.errors_per_mille = rng.u64(..100);
+                faults.errors_on_reads = faults.errors_per_mille > 0 && rng.bool();
+            }
             2 => faults.slow = between_ms(rng, 1, 300),
             _ => {}
         }
@@ -88,7 +91,8 @@ impl fmt::Display for Faults {
         match self {
             Faults { is_full: true, .. } => write!(f, "the medium is full"),
             Faults { errors_per_mille: 1.., .. } => {
-                write!(f, "{} of 1000 calls fail", self.errors_per_mille)
+                let reads = if self.errors_on_reads { ", reads too" } else { "" };
+                write!(f, "{} of 1000 calls fail{reads}", self.errors_per_mille)
             }
             Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
         }
@@ -120,6 +124,16 @@ impl fmt::Display for What {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_fail_in_some_runs() {
+        let fails =
+            |fault: &Fault| matches!(&fault.what, What::Medium(faults) if faults.errors_on_reads);
+        for scope in [Scope::Directory, Scope::Layouts] {
+            let runs = (0..200).filter(|seed| of_seed(scope, *seed).iter().any(fails)).count();
+            assert!((20..180).contains(&runs), "{runs}");
+        }
+    }
 
     #[test]
     fn faults_of_the_medium_do_not_overlap_and_all_but_late_ones_end_in_time() {
