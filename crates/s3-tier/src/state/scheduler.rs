@@ -27,8 +27,8 @@ use tokio::time::{Instant, timeout};
 
 /// How often a queue may be passed over before it goes first.
 const PASSED_MAX: u32 = 16;
-/// How often the waiters look whether the client sends more now, one of them for all.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often the waiters check whether the client sends more now, one of them for all.
+const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Saves and deletes leave this part of the permits to others, and at least one.
 const RESERVED_PART: usize = 16;
 
@@ -99,8 +99,8 @@ struct State {
     running: [usize; 3],
     queues: [VecDeque<oneshot::Sender<SchedulerPermit>>; RequestQueue::COUNT],
     passed: [u32; RequestQueue::COUNT],
-    /// When a waiter looked last.
-    looked: Option<Instant>,
+    /// When a waiter checked last.
+    checked: Option<Instant>,
 }
 
 /// Permission for one request in flight.
@@ -140,11 +140,11 @@ impl State {
         !waiters.is_empty()
     }
 
-    /// Whether a waiter looks now. Then no other does soon.
-    fn is_look_due(&mut self, now: Instant) -> bool {
-        let is_due = self.looked.is_none_or(|looked| now - looked >= LOOK_AGAIN);
+    /// Whether a waiter checks now. Then no other does soon.
+    fn is_check_due(&mut self, now: Instant) -> bool {
+        let is_due = self.checked.is_none_or(|checked| now - checked >= CHECK_AGAIN_AFTER);
         if is_due {
-            self.looked = Some(now);
+            self.checked = Some(now);
         }
         is_due
     }
@@ -173,7 +173,7 @@ impl RequestScheduler {
         self.dispatch();
         let mut waiting = pin!(waiting);
         loop {
-            match timeout(LOOK_AGAIN, waiting.as_mut()).await {
+            match timeout(CHECK_AGAIN_AFTER, waiting.as_mut()).await {
                 Ok(Ok(permit)) => return permit,
                 // Senders are only dropped with the scheduler, which we hold.
                 Ok(Err(_)) => std::future::pending().await,
@@ -183,11 +183,11 @@ impl RequestScheduler {
     }
 
     /// A request that hangs may have kept waiters from being served, until the client abandons it. The
-    /// limits above may let none into the client to look there.
+    /// limits above may let none into the client to check there.
     fn look_for_hung_requests(self: &Arc<Self>) {
         let full_limits: Vec<FullLimit> = {
             let mut state = self.lock();
-            if !state.is_look_due(Instant::now()) {
+            if !state.is_check_due(Instant::now()) {
                 return;
             }
             let in_flight_max = self.client.in_flight_max();
@@ -377,9 +377,9 @@ mod tests {
     async fn one_waiter_looks_for_all() {
         let mut state = State::default();
         let now = Instant::now();
-        assert!(state.is_look_due(now) && !state.is_look_due(now));
-        assert!(!state.is_look_due(now + LOOK_AGAIN / 2));
-        assert!(state.is_look_due(now + LOOK_AGAIN));
+        assert!(state.is_check_due(now) && !state.is_check_due(now));
+        assert!(!state.is_check_due(now + CHECK_AGAIN_AFTER / 2));
+        assert!(state.is_check_due(now + CHECK_AGAIN_AFTER));
     }
 
     #[tokio::test(start_paused = true)]

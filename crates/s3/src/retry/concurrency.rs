@@ -57,8 +57,8 @@ const SILENCE_MIN: Duration = Duration::from_millis(20);
 /// ... and at most.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// A waiter that found no request that hangs looks again after this time.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// A waiter that found no request that hangs checks again after this time.
+const CHECK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Deletes and listings each have at most one permit in this many, so that hung or throttled ones
 /// leave the rest to other kinds.
@@ -71,8 +71,8 @@ const WRITES_LEAVE: usize = 16;
 #[derive(Debug)]
 pub struct ConcurrencyLimits {
     all: Arc<Semaphore>,
-    /// When a request that waits for a place in the total looks next whether one hangs.
-    next_look: Mutex<Instant>,
+    /// When a request that waits for a place in the total checks next whether one hangs.
+    next_hung_check: Mutex<Instant>,
     kinds: [Arc<ClassLimit>; RequestKind::ALL.len()],
 }
 
@@ -90,7 +90,7 @@ impl ConcurrencyLimits {
         };
         ConcurrencyLimits {
             all: Arc::new(Semaphore::new(max)),
-            next_look: Mutex::new(Instant::now()),
+            next_hung_check: Mutex::new(Instant::now()),
             kinds: RequestKind::ALL.map(|kind| ClassLimit::new(of(kind))),
         }
     }
@@ -126,7 +126,7 @@ impl ConcurrencyLimits {
             tokio::select! {
                 biased;
                 turn = waiting.as_mut() => return turn,
-                () = tokio::time::sleep_until(limit.next_look()) => {
+                () = tokio::time::sleep_until(limit.next_hung_check()) => {
                     self.abandon_hung_of(kind);
                 }
             }
@@ -139,7 +139,7 @@ impl ConcurrencyLimits {
             tokio::select! {
                 biased;
                 of_all = waiting.as_mut() => return of_all.expect("the semaphore is never closed"),
-                () = tokio::time::sleep_until(self.next_look()) => self.abandon_hung_of_any(),
+                () = tokio::time::sleep_until(self.next_hung_check()) => self.abandon_hung_of_any(),
             }
         }
     }
@@ -158,26 +158,26 @@ impl ConcurrencyLimits {
     /// waits for a place in the total.
     pub fn abandon_hung_of_any(&self) {
         let now = Instant::now();
-        if now < self.next_look() {
+        if now < self.next_hung_check() {
             return;
         }
-        // Another waiter need not look soon.
-        *self.total_look() = now + LOOK_AGAIN;
+        // Another waiter need not check soon.
+        *self.next_total_check() = now + CHECK_AGAIN_AFTER;
         if let Some(places) = self.kinds.iter().find_map(|kind| kind.abandon_hung(now)) {
-            *self.total_look() = now + SILENT_AFTER;
+            *self.next_total_check() = now + SILENT_AFTER;
             drop(places);
         }
     }
 
-    /// When a request that waits for a place in the total looks next whether one hangs.
-    fn next_look(&self) -> Instant {
+    /// When a request that waits for a place in the total checks next whether one hangs.
+    fn next_hung_check(&self) -> Instant {
         let answered = self.kinds.iter().map(|kind| kind.state().answered + SILENT_AFTER).max();
-        let next = *self.total_look();
+        let next = *self.next_total_check();
         answered.map_or(next, |answered| answered.max(next))
     }
 
-    fn total_look(&self) -> MutexGuard<'_, Instant> {
-        self.next_look.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next_total_check(&self) -> MutexGuard<'_, Instant> {
+        self.next_hung_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A permit, if one is free.
@@ -188,7 +188,7 @@ impl ConcurrencyLimits {
         Some(turn.begin(Arc::clone(&self.all).try_acquire_owned().ok()?))
     }
 
-    /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
+    /// Leave beyond the limits, for the one request that checks whether the endpoint is back.
     pub fn bypass(&self, kind: RequestKind) -> RequestPermit {
         RequestPermit { limit: Arc::clone(self.kind(kind)), number: None }
     }
@@ -219,8 +219,8 @@ struct State {
     last_cut: Option<Instant>,
     /// When an answer last showed that the store works.
     answered: Instant,
-    /// When a waiter looks next whether a request hangs, and not before a second without an answer.
-    next_look: Instant,
+    /// When a waiter checks next whether a request hangs, and not before a second without an answer.
+    next_hung_check: Instant,
     usual: Duration,
     in_flight: InFlight,
 }
@@ -251,7 +251,7 @@ impl ClassLimit {
             successes: 0,
             last_cut: None,
             answered: now,
-            next_look: now,
+            next_hung_check: now,
             usual: Duration::ZERO,
             in_flight: InFlight::default(),
         };
@@ -356,17 +356,17 @@ impl ClassLimit {
         self.in_flight_max.load(Ordering::Relaxed)
     }
 
-    /// When a waiter looks next whether a request hangs.
-    fn next_look(&self) -> Instant {
+    /// When a waiter checks next whether a request hangs.
+    fn next_hung_check(&self) -> Instant {
         let state = self.state();
-        state.next_look.max(state.answered + SILENT_AFTER)
+        state.next_hung_check.max(state.answered + SILENT_AFTER)
     }
 
-    /// Whether that time has come. Then another waiter need not look soon.
+    /// Whether that time has come. Then another waiter need not check soon.
     fn is_look_due(&self, now: Instant) -> bool {
-        let is_due = now >= self.next_look();
+        let is_due = now >= self.next_hung_check();
         if is_due {
-            self.state().next_look = now + LOOK_AGAIN;
+            self.state().next_hung_check = now + CHECK_AGAIN_AFTER;
         }
         is_due
     }
@@ -376,7 +376,7 @@ impl ClassLimit {
     fn abandon_hung(&self, now: Instant) -> Option<Places> {
         let mut state = self.state();
         let places = state.in_flight.abandon_hung(now, SILENT_AFTER)?;
-        state.next_look = now + SILENT_AFTER;
+        state.next_hung_check = now + SILENT_AFTER;
         Some(places)
     }
 
