@@ -34,6 +34,9 @@ const SEGMENT_SYMBOLS: usize = STREAMS * RUN_SYMBOLS;
 /// What a block is longer than its payload, which is never longer than the raw bytes.
 pub(super) const HEADER_LEN: usize = 8;
 
+/// A block that becomes longer than its sample promises by one byte in this many is counted whole.
+const EXCESS_PARTS: usize = 32;
+
 const RAW: u8 = 0;
 const CONSTANT: u8 = 1;
 const CODED: u8 = 2;
@@ -124,26 +127,69 @@ fn encode_symbols(
     let rest_len = element.rest_len(count);
     let (rest, after) = payload.split_at_mut_checked(rest_len)?;
     split_runs(element, raw, symbols, rest);
+    symbols.first()?;
     let counts = symbol_counts::count_block(symbols);
     if counts.iter().filter(|count| **count > 0).count() == 1 {
         *after.first_mut()? = symbols[0];
         return Some((CONSTANT, rest_len + 1));
     }
-    let lengths = CodeLengths::from_counts(&counts);
-    let streams = all_runs(count).count();
-    // Streams end with a whole byte and a length of two.
-    let about = bits(&lengths, &counts, count) / 8 + 3 * streams + PACKED_LEN;
-    if rest_len + about >= raw.len() {
-        return None;
-    }
-    let coded = encode_streams(&lengths, symbols, after)?;
-    Some((CODED, rest_len + coded)).filter(|(_, len)| *len < raw.len())
+    let limit = raw.len() - 1 - rest_len;
+    let coding = Coding::new(&counts, symbols.len());
+    let coded = coding.encode(symbols, after, limit);
+    let is_sampled = counts.iter().sum::<u32>() as usize != symbols.len();
+    let coded = match coded {
+        // The sample was not like the block.
+        None if is_sampled => coding_of_all(symbols).encode(symbols, after, limit),
+        Some(len) if is_sampled && len > coding.about + coding.about / EXCESS_PARTS => {
+            coding_of_all(symbols).encode(symbols, after, limit)
+        }
+        coded => coded,
+    };
+    coded.map(|len| (CODED, rest_len + len))
 }
 
-/// The bits that `symbols` symbols take, of which some were counted.
-fn bits(lengths: &CodeLengths, counts: &Counts, symbols: usize) -> usize {
-    let counted: u32 = counts.iter().sum();
-    (lengths.total_bits(counts) * symbols as u64 / u64::from(counted)) as usize
+fn coding_of_all(symbols: &[u8]) -> Coding {
+    Coding::new(&symbol_counts::count(symbols), symbols.len())
+}
+
+/// A code for the symbols of a block.
+struct Coding {
+    lengths: CodeLengths,
+    /// The bytes that the symbols become, if those that were counted are like all.
+    about: usize,
+}
+
+impl Coding {
+    fn new(counts: &Counts, symbols: usize) -> Self {
+        let lengths = CodeLengths::from_counts(counts);
+        let counted: u32 = counts.iter().sum();
+        let bits = lengths.total_bits(counts) * symbols as u64 / u64::from(counted);
+        // Streams end with a whole byte and a length of two.
+        let about = bits as usize / 8 + 3 * all_runs(symbols).count() + PACKED_LEN;
+        Coding { lengths, about }
+    }
+
+    /// Writes the code, the lengths of the streams and the streams; answers their bytes. Nothing
+    /// where they are more than `limit` or do not fit.
+    fn encode(&self, symbols: &[u8], out: &mut [u8], limit: usize) -> Option<usize> {
+        if self.about > limit {
+            return None;
+        }
+        let table = EncodeTable::new(&self.lengths);
+        let (packed, out) = out.split_first_chunk_mut::<PACKED_LEN>()?;
+        *packed = self.lengths.pack();
+        let sizes_len = 2 * all_runs(symbols.len()).count();
+        let (sizes, streams) = out.split_at_mut_checked(sizes_len)?;
+        let (mut symbols, mut at) = (symbols, 0);
+        for (len, size) in all_runs(symbols.len()).zip(sizes.as_chunks_mut().0) {
+            let run;
+            (run, symbols) = symbols.split_at(len);
+            let bytes = stream_encoder::encode(&table, run, &mut streams[at..])?;
+            *size = (bytes as u16).to_le_bytes();
+            at += bytes;
+        }
+        Some(PACKED_LEN + sizes_len + at).filter(|len| *len <= limit)
+    }
 }
 
 fn split_runs(element: ElementType, raw: &[u8], symbols: &mut [u8], rest: &mut [u8]) {
@@ -156,24 +202,6 @@ fn split_runs(element: ElementType, raw: &[u8], symbols: &mut [u8], rest: &mut [
         element.split(here, run, bits);
         (symbols, rest) = (other_runs, other_bits);
     }
-}
-
-/// Writes the code, the lengths of the streams and the streams; answers their bytes.
-fn encode_streams(lengths: &CodeLengths, symbols: &[u8], out: &mut [u8]) -> Option<usize> {
-    let table = EncodeTable::new(lengths);
-    let (packed, out) = out.split_first_chunk_mut::<PACKED_LEN>()?;
-    *packed = lengths.pack();
-    let sizes_len = 2 * all_runs(symbols.len()).count();
-    let (sizes, streams) = out.split_at_mut_checked(sizes_len)?;
-    let (mut symbols, mut at) = (symbols, 0);
-    for (len, size) in all_runs(symbols.len()).zip(sizes.as_chunks_mut().0) {
-        let run;
-        (run, symbols) = symbols.split_at(len);
-        let bytes = stream_encoder::encode(&table, run, &mut streams[at..])?;
-        *size = (bytes as u16).to_le_bytes();
-        at += bytes;
-    }
-    Some(PACKED_LEN + sizes_len + at)
 }
 
 impl BlockDecoder {

@@ -4,13 +4,14 @@
 pub(super) type Counts = [u32; 256];
 
 /// Blocks of more than `SAMPLE_ALL` symbols are counted in part: the first `SAMPLE_SYMBOLS` of each
-/// `SAMPLE_STRETCH`. No whole number of heads: the same heads of all tokens are no sample.
-const SAMPLE_SYMBOLS: usize = 512;
+/// `SAMPLE_STRETCH`. A few stretches are no whole number of tokens, whatever these have of heads: the
+/// same heads of all tokens are no sample.
+const SAMPLE_SYMBOLS: usize = 64;
 const SAMPLE_ALL: usize = 1 << 15;
-const SAMPLE_STRETCH: usize = 2584;
+const SAMPLE_STRETCH: usize = 344;
 
-/// How far apart the least and the greatest symbol may be for a sample: each symbol between them
-/// gets a code, whether it occurs or not.
+/// The most symbols from the least to the greatest one for a sample: each of them gets a code,
+/// whether it occurs or not.
 const SAMPLE_SPAN: u8 = 64;
 
 /// Counts the symbols of a block, or a sample of them. What occurs is never 0.

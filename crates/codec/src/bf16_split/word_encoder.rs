@@ -12,10 +12,11 @@ use super::word_list::{WordList, packed_len, runs};
 use super::word_steps::{LANES, Numbers, PAIRS, RUN_PAIRS, WordSteps, walk_runs};
 
 /// Blocks of more than `SAMPLE_ALL` pairs are counted in part: the first `SAMPLE_PAIRS` of each
-/// `SAMPLE_STRETCH`. No whole number of heads: the same heads of all tokens are no sample.
-const SAMPLE_PAIRS: usize = 512;
+/// `SAMPLE_STRETCH`. A few stretches are no whole number of tokens, whatever these have of heads: the
+/// same heads of all tokens are no sample.
+const SAMPLE_PAIRS: usize = 64;
 const SAMPLE_ALL: usize = 1 << 15;
-const SAMPLE_STRETCH: usize = 3616;
+const SAMPLE_STRETCH: usize = 456;
 
 /// Words may be longer than the entropy allows by one byte in this many, and by the lengths of codes:
 /// others become codes, which come closer to it.
