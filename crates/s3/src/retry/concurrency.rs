@@ -149,7 +149,7 @@ impl ConcurrencyLimits {
     pub fn abandon_hung_of(&self, kind: RequestKind) {
         let now = Instant::now();
         let limit = self.kind(kind);
-        if limit.is_look_due(now) {
+        if limit.is_check_due(now) {
             drop(limit.abandon_hung(now));
         }
     }
@@ -363,7 +363,7 @@ impl ClassLimit {
     }
 
     /// Whether that time has come. Then another waiter need not check soon.
-    fn is_look_due(&self, now: Instant) -> bool {
+    fn is_check_due(&self, now: Instant) -> bool {
         let is_due = now >= self.next_hung_check();
         if is_due {
             self.state().next_hung_check = now + CHECK_AGAIN_AFTER;
