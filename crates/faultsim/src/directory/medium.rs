@@ -79,7 +79,7 @@ pub struct Faults {
     pub is_full: bool,
     /// Of a thousand calls that change something, this number fails with `EIO`.
     pub errors_per_mille: u64,
-    /// So many reads of chunks, listings and looks at names fail too.
+    /// As many of a thousand reads of chunks, listings and looks at names fail.
     pub errors_on_reads: bool,
     /// How much longer transfers take.
     pub slow: Duration,
