@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use nix::dir::Dir;
+use nix::dir::{Dir, Entry};
 use nix::fcntl::{AtFlags, OFlag, RenameFlags};
 use nix::sys::stat::{FileStat, Mode};
 use nix::unistd::UnlinkatFlags;
@@ -23,10 +23,31 @@ pub fn openat(dir: impl AsFd, path: &str, flags: OFlag, mode: Mode) -> nix::Resu
     observed(Call::Open(name(&dir, path)), || nix::fcntl::openat(&dir, path, flags, mode))
 }
 
-/// Opens a directory to list it.
+/// Lists a directory, perhaps with `.` and `..`. It is open until the iterator is dropped.
 #[inline]
-pub fn open_dir_at(dir: impl AsFd, path: &str, flags: OFlag) -> nix::Result<Dir> {
-    observed(Call::Look(name(&dir, path)), || Dir::openat(&dir, path, flags, Mode::empty()))
+pub fn list_dir_at<D: AsFd>(
+    dir: D,
+    path: &str,
+    flags: OFlag,
+) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<D>> {
+    let name = name(&dir, path);
+    let listed = observed(Call::Look(name), || match is_known_as_empty(name) {
+        true => Ok(None),
+        false => Dir::openat(&dir, path, flags, Mode::empty()).map(Some),
+    });
+    Ok(listed?.into_iter().flatten())
+}
+
+/// Whether a simulated process knows without a look that a directory is empty.
+#[cfg(feature = "simulate")]
+fn is_known_as_empty(name: Name<'_>) -> bool {
+    crate::simulated::current().is_some_and(|process| process.has_empty_dir(name))
+}
+
+#[cfg(not(feature = "simulate"))]
+#[inline(always)]
+fn is_known_as_empty(_: Name<'_>) -> bool {
+    false
 }
 
 /// The kind, the length and the times of a name.

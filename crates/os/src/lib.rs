@@ -24,7 +24,7 @@ mod process;
 #[cfg(feature = "simulate")]
 pub mod simulated;
 
-pub use at::{fstatat, open_dir_at, openat, renameat, renameat2, unlinkat};
+pub use at::{fstatat, list_dir_at, openat, renameat, renameat2, unlinkat};
 pub use attributes::{attribute, attribute_at, set_attribute};
 pub use call::Call;
 pub use files::{

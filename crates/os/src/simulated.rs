@@ -27,6 +27,9 @@ pub trait Process: Debug {
     /// How many of these bytes a write brings to the file before it fails; `None` for all.
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)>;
 
+    /// Whether a directory is known to have no names, so that it need not be listed.
+    fn has_empty_dir(&self, name: Name<'_>) -> bool;
+
     /// The attribute of the file with this inode, if it has one.
     fn attribute(&self, inode: u64) -> Option<Vec<u8>>;
 

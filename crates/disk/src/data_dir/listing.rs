@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 
 use kvtier_key::Digest;
-use kvtier_os::open_dir_at;
+use kvtier_os::list_dir_at;
 use nix::fcntl::OFlag;
 
 use super::DataDir;
@@ -56,7 +56,7 @@ impl DataDir {
     ) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = if dir.is_empty() { "." } else { dir };
-        let mut listed = match open_dir_at(self.dir(), path, flags) {
+        let listed = match list_dir_at(self.dir(), path, flags) {
             // Not a directory, or deleted meanwhile.
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
                 if !dir.is_empty() =>
@@ -66,14 +66,13 @@ impl DataDir {
             other => other?,
         };
         let mut below = Vec::new();
-        for entry in listed.iter() {
+        // Closed before those below are opened.
+        for entry in listed {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
             if layout.has_files_in(dir, name) { below.push(path) } else { each(&path)? }
         }
-        // Closed before the next are opened.
-        drop(listed);
         below.iter().try_for_each(|dir| self.names_below(dir, layout, each))
     }
 
@@ -157,14 +156,14 @@ impl DataDir {
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir =
-            match open_dir_at(self.dir(), chunk_file_name::shard_name(shard).as_str(), flags) {
+        let listed =
+            match list_dir_at(self.dir(), chunk_file_name::shard_name(shard).as_str(), flags) {
                 // Deleted, or a link to itself.
                 Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
                 other => other?,
             };
         let mut found = Vec::new();
-        for entry in dir.iter() {
+        for entry in listed {
             let entry = entry?;
             let chunk = entry.file_name().to_str().ok().and_then(chunk_file_name::parse);
             // A file in another shard than its name demands would never be found by that name.

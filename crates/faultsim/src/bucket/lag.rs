@@ -62,6 +62,7 @@ mod tests {
             etag: String::new(),
             modified_s,
             headers: Vec::new(),
+            entry: String::new(),
         };
         for seed in 0..100 {
             let mut lag = Lag::new(fastrand::Rng::with_seed(seed), 1000);

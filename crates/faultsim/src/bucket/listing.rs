@@ -37,14 +37,7 @@ impl Bucket {
                 folded.push(format!("{prefix}{head}{delimiter}"));
                 continue;
             }
-            let _ = write!(
-                body,
-                "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
-                encode(key),
-                calendar::iso(object.modified_s),
-                escape(&object.etag),
-                object.bytes.len()
-            );
+            body.push_str(&object.entry);
         }
         folded.dedup();
         for prefix in folded {
@@ -60,4 +53,14 @@ impl Bucket {
         let body = format!("<ListBucketResult>{head}{body}</ListBucketResult>");
         Response::new(200, body.into_bytes())
     }
+}
+
+/// What a listing says of an object.
+pub(super) fn entry(key: &str, modified_s: u64, etag: &str, bytes: usize) -> String {
+    format!(
+        "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{bytes}</Size></Contents>",
+        encode(key),
+        calendar::iso(modified_s),
+        escape(etag),
+    )
 }

@@ -21,6 +21,8 @@ pub struct Object {
     pub modified_s: u64,
     /// Its metadata and checksums, as they came.
     headers: Vec<(String, String)>,
+    /// What a listing says of it. It is listed far more often than written.
+    entry: String,
 }
 
 /// The objects of a bucket.
@@ -75,10 +77,12 @@ impl Bucket {
         self.written += 1;
         let kept =
             |name: &str| name.starts_with("x-amz-meta-") || name.starts_with("x-amz-checksum-");
+        let (etag, modified_s) = (format!("\"{:032x}\"", self.written), now_ms / 1000);
         let object = Object {
+            entry: listing::entry(key, modified_s, &etag, request.body.len()),
             bytes: request.body.clone(),
-            etag: format!("\"{:032x}\"", self.written),
-            modified_s: now_ms / 1000,
+            etag,
+            modified_s,
             headers: request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect(),
         };
         let response = Response::new(200, Vec::new()).with("etag", object.etag.clone());

@@ -5,27 +5,28 @@
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
 mod harm;
+mod names;
 mod paths;
 #[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, HashSet, btree_map};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use kvtier_os::simulated::Call;
+use kvtier_os::simulated::{Call, Name};
 use nix::fcntl::OFlag;
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 
+use self::names::{Entry, Names};
 use self::paths::{OpenDirs, Paths};
 use crate::world::{EPOCH_S, World};
 
@@ -57,9 +58,8 @@ pub enum Journal {
 struct MediumState {
     journal: Journal,
     booted: Duration,
-    /// The names, by path below the root.
-    names: BTreeMap<PathBuf, Entry>,
-    durable_names: BTreeMap<PathBuf, Entry>,
+    names: Names,
+    durable_names: Names,
     dirs: OpenDirs,
     /// What is not durable yet, in order.
     changes: Vec<Change>,
@@ -92,12 +92,6 @@ impl Faults {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
-    Dir,
-    File(u64),
-}
-
 /// A change beside the bytes of files, in one step.
 #[derive(Clone, Debug)]
 enum Change {
@@ -109,7 +103,7 @@ enum Change {
 
 /// What a crash keeps beside the bytes of files.
 struct Kept {
-    names: BTreeMap<PathBuf, Entry>,
+    names: Names,
     attributes: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -129,8 +123,8 @@ impl Medium {
         let state = MediumState {
             journal,
             booted: Duration::ZERO,
-            names: BTreeMap::new(),
-            durable_names: BTreeMap::new(),
+            names: Names::default(),
+            durable_names: Names::default(),
             dirs: OpenDirs::default(),
             changes: Vec::new(),
             files: BTreeMap::new(),
@@ -165,14 +159,14 @@ impl Medium {
 
     /// All and free bytes.
     pub fn sizes(&self) -> (u64, u64) {
-        let used = self.bytes(|_| true);
+        let used = self.bytes(false);
         let free = if self.faults().is_full { 0 } else { SIZE_BYTES.saturating_sub(used) };
         (SIZE_BYTES, free)
     }
 
     /// The bytes of the files of chunks, unfinished and quarantined ones included.
     pub fn chunk_bytes(&self) -> u64 {
-        self.bytes(is_counted)
+        self.bytes(true)
     }
 
     /// The bytes that the tiers count: of a chunk without its second file, as much as with it.
@@ -191,16 +185,16 @@ impl Medium {
             let own = path.strip_prefix(".kvtier").ok();
             own.is_some_and(|own| own.starts_with("tmp") || own.starts_with("quarantine"))
         };
-        let left = state.names.iter().filter(|(path, entry)| {
+        let left = state.names.sorted(|path, entry| {
             matches!(entry, Entry::File(_)) && is_left(path) && !path.ends_with("alive")
         });
-        left.map(|(path, _)| path.display().to_string()).collect()
+        left.iter().map(|(path, _)| path.display().to_string()).collect()
     }
 
     /// How many journals of the order of use each process has, by its name in the directory.
     pub fn journals(&self) -> BTreeMap<String, usize> {
         let mut journals = BTreeMap::new();
-        for (path, entry) in &self.lock().names {
+        for (path, entry) in self.lock().names.iter() {
             let name = path.strip_prefix(".kvtier/journal").ok().and_then(Path::to_str);
             let process = name.and_then(|name| name.rsplit_once('.')).map(|(process, _)| process);
             if let (Some(process), Entry::File(_)) = (process, entry) {
@@ -210,13 +204,20 @@ impl Medium {
         journals
     }
 
-    fn bytes(&self, counts: impl Fn(&Path) -> bool) -> u64 {
+    /// The bytes of files, for each name once: for those that count for the cap, or for all.
+    fn bytes(&self, only_counted: bool) -> u64 {
         let state = self.lock();
-        let files = state.names.iter().filter_map(|(path, entry)| match entry {
-            Entry::File(number) if counts(path) => state.files.get(number).map(FileState::len),
-            _ => None,
-        });
-        files.sum()
+        let files = state.names.numbers(only_counted).filter(|(_, names)| *names > 0);
+        let bytes = files
+            .map(|(number, names)| state.files.get(&number).map_or(0, |file| names * file.len()));
+        bytes.sum()
+    }
+
+    /// Whether a directory is known to have no names.
+    pub fn has_empty_dir(&self, name: Name<'_>) -> bool {
+        let state = &mut *self.lock();
+        let path = state.dirs.below(self.root(), name);
+        path.is_some_and(|path| state.names.is_empty_dir(&path))
     }
 
     /// Fails a call that the device refuses.
@@ -279,7 +280,7 @@ impl Medium {
             (Call::Remove(_), Paths::One(Some(path))) => state.removed(path),
             (Call::RemoveTree(_), Paths::One(Some(path))) => state.removed_tree(path),
             (Call::Link(..), Paths::Two(from, Some(to))) => {
-                let entry = from.as_ref().and_then(|from| state.names.get(from).copied());
+                let entry = from.as_ref().and_then(|from| state.names.get(from));
                 state.change(vec![(to.clone(), entry)]);
             }
             (Call::Rename(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, false),
@@ -306,8 +307,9 @@ impl Medium {
     pub fn crash(&self, world: &World, rng: &mut Rng) -> io::Result<String> {
         let mut state = self.lock();
         let Kept { names: kept, attributes } = state.kept(rng);
+        let kept = kept.sorted(|_, _| true);
         let mut contents = BTreeMap::new();
-        for entry in kept.values() {
+        for (_, entry) in &kept {
             if let Entry::File(number) = entry
                 && !contents.contains_key(number)
             {
@@ -321,42 +323,36 @@ impl Medium {
             state.changes.len()
         );
         state.booted = world.elapsed();
-        (state.names, state.durable_names, state.changes) = Default::default();
-        (state.attributes, state.durable_attributes) = Default::default();
-        state.files.clear();
-        state.dirs.forget();
-        for entry in fs::read_dir(self.root())? {
-            let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => fs::remove_dir_all(entry.path())?,
-                false => fs::remove_file(entry.path())?,
-            }
-        }
-        let mut places = BTreeMap::<u64, PathBuf>::new();
+        state.remove_all(self.root())?;
+        let mut places = BTreeMap::<u64, (PathBuf, Entry)>::new();
+        let mut dirs = HashSet::from([PathBuf::new()]);
         for (path, entry) in kept {
             let at = self.root().join(&path);
             // A name whose directory was lost is lost with it.
-            if !at.parent().is_some_and(Path::is_dir) {
+            if !path.parent().is_some_and(|above| dirs.contains(above)) {
                 continue;
             }
-            match entry {
-                Entry::Dir => fs::create_dir(&at)?,
+            let entry = match entry {
+                Entry::Dir => {
+                    fs::create_dir(&at)?;
+                    dirs.insert(path.clone());
+                    Entry::Dir
+                }
                 Entry::File(number) => match places.get(&number) {
-                    Some(first) => fs::hard_link(first, &at)?,
+                    Some((first, entry)) => {
+                        fs::hard_link(first, &at)?;
+                        *entry
+                    }
                     None => {
-                        fs::write(&at, &contents[&number])?;
-                        fs::set_permissions(&at, fs::Permissions::from_mode(0o600))?;
-                        File::options().write(true).open(&at)?.set_modified(world.wall())?;
-                        places.insert(number, at.clone());
+                        let file = create(&at, &contents[&number], world)?;
+                        let entry = state.learn_with(file, attributes.get(&number))?;
+                        places.insert(number, (at, entry));
+                        entry
                     }
                 },
-            }
-            let entry = match entry {
-                Entry::Dir => Entry::Dir,
-                Entry::File(number) => state.learn_with(&at, attributes.get(&number))?,
             };
-            state.names.insert(path.clone(), entry);
-            state.durable_names.insert(path, entry);
+            state.names.set(&path, Some(entry));
+            state.durable_names.set(&path, Some(entry));
         }
         state.sync_all();
         Ok(said)
@@ -364,11 +360,26 @@ impl Medium {
 }
 
 impl MediumState {
-    /// Enters a file that has this path now.
-    fn learn(&mut self, at: &Path) -> io::Result<Entry> {
-        let open = File::open(at)?;
-        let number = open.metadata()?.ino();
-        Ok(self.learn_open(open, number))
+    /// Removes everything.
+    fn remove_all(&mut self, root: &Path) -> io::Result<()> {
+        (self.durable_names, self.changes) = Default::default();
+        (self.attributes, self.durable_attributes) = Default::default();
+        self.files.clear();
+        self.dirs.forget();
+        // What is known is removed by its name, which costs less than to look what is there.
+        for (path, entry) in std::mem::take(&mut self.names).sorted(|_, _| true).iter().rev() {
+            let at = root.join(path);
+            // Another program may have been faster.
+            let _ = if *entry == Entry::Dir { fs::remove_dir(at) } else { fs::remove_file(at) };
+        }
+        for entry in fs::read_dir(root)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => fs::remove_dir_all(entry.path())?,
+                false => fs::remove_file(entry.path())?,
+            }
+        }
+        Ok(())
     }
 
     fn learn_open(&mut self, open: File, number: u64) -> Entry {
@@ -386,9 +397,10 @@ impl MediumState {
     }
 
     /// The same for a file that a crash left with this attribute.
-    fn learn_with(&mut self, at: &Path, attribute: Option<&Vec<u8>>) -> io::Result<Entry> {
-        let entry = self.learn(at)?;
-        if let (Entry::File(number), Some(value)) = (entry, attribute) {
+    fn learn_with(&mut self, file: File, attribute: Option<&Vec<u8>>) -> io::Result<Entry> {
+        let number = file.metadata()?.ino();
+        let entry = self.learn_open(file, number);
+        if let Some(value) = attribute {
             self.attributes.insert(number, value.clone());
             self.durable_attributes.insert(number, value.clone());
         }
@@ -407,7 +419,7 @@ impl MediumState {
             beside.push(".metadata");
             let is_chunk =
                 !path.starts_with(".kvtier") && !path.to_string_lossy().ends_with(".metadata");
-            is_chunk && !self.names.contains_key(Path::new(&beside))
+            is_chunk && !self.names.has(Path::new(&beside))
         };
         let files = self.names.iter().filter(|(_, entry)| matches!(entry, Entry::File(_)));
         files.filter(|(path, _)| is_alone(path)).count() as u64
@@ -423,7 +435,7 @@ impl MediumState {
     fn opened(&mut self, root: &Path, path: &Path, world: &World) {
         if let Some(Entry::File(number)) = self.names.get(path) {
             // It may be cut now.
-            if let Some(file) = self.files.get(number) {
+            if let Some(file) = self.files.get(&number) {
                 file.len.set(None);
             }
             return;
@@ -445,7 +457,7 @@ impl MediumState {
         let mut above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
         above.reverse();
         for dir in above {
-            let is_new = !dir.as_os_str().is_empty() && !self.names.contains_key(&dir);
+            let is_new = !dir.as_os_str().is_empty() && !self.names.has(&dir);
             if is_new && root.join(&dir).is_dir() {
                 self.change(vec![(dir, Some(Entry::Dir))]);
             }
@@ -460,17 +472,12 @@ impl MediumState {
     }
 
     fn moved(&mut self, from: &Path, to: &Path, exchanged: bool) {
-        let (entry, before) = (self.names.get(from).copied(), self.names.get(to).copied());
+        let (entry, before) = (self.names.get(from), self.names.get(to));
         let mut names =
             vec![(to.to_owned(), entry), (from.to_owned(), before.filter(|_| exchanged))];
         if !matches!(entry, Some(Entry::File(_))) || (exchanged && before == Some(Entry::Dir)) {
             self.dirs.forget();
-            let inside: Vec<_> = self
-                .names
-                .iter()
-                .filter(|(path, _)| path.starts_with(from) && **path != from)
-                .map(|(path, entry)| (path.clone(), *entry))
-                .collect();
+            let inside = self.names.sorted(|path, _| path.starts_with(from) && path != from);
             for (path, entry) in inside {
                 let moved = path.strip_prefix(from).map(|rest| to.join(rest)).unwrap_or_default();
                 names.push((moved, Some(entry)));
@@ -483,10 +490,8 @@ impl MediumState {
     fn removed_tree(&mut self, path: &Path) {
         self.dirs.forget();
         // From the leaves on: a crash may keep a part.
-        let mut gone: Vec<_> =
-            self.names.keys().filter(|name| name.starts_with(path)).cloned().collect();
-        gone.reverse();
-        gone.into_iter().for_each(|name| self.change(vec![(name, None)]));
+        let gone = self.names.sorted(|name, _| name.starts_with(path));
+        gone.into_iter().rev().for_each(|(name, _)| self.change(vec![(name, None)]));
     }
 
     fn number(file: BorrowedFd<'_>) -> Option<u64> {
@@ -535,10 +540,7 @@ impl MediumState {
 
     /// No crash brings these files back.
     fn forget_unnamed(&mut self) {
-        let number =
-            |entry: &Entry| if let Entry::File(number) = entry { Some(*number) } else { None };
-        let named: BTreeSet<u64> = self.names.values().filter_map(number).collect();
-        self.files.retain(|number, _| named.contains(number));
+        self.files.retain(|number, _| self.names.has_file(*number));
     }
 
     fn sync_attribute(&mut self, number: u64) {
@@ -628,13 +630,16 @@ impl FileState {
     }
 }
 
-fn apply(names: &mut BTreeMap<PathBuf, Entry>, change: &[(PathBuf, Option<Entry>)]) {
-    for (path, entry) in change {
-        match entry {
-            Some(entry) => drop(names.insert(path.clone(), *entry)),
-            None => drop(names.remove(path)),
-        }
-    }
+fn apply(names: &mut Names, change: &[(PathBuf, Option<Entry>)]) {
+    change.iter().for_each(|(path, entry)| names.set(path, *entry));
+}
+
+/// Creates a file of this moment.
+fn create(at: &Path, bytes: &[u8], world: &World) -> io::Result<File> {
+    let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(at)?;
+    file.write_all(bytes)?;
+    file.set_modified(world.wall())?;
+    Ok(file)
 }
 
 /// A file of this length, whose blocks are old or new.
@@ -647,18 +652,6 @@ fn mixed(old: &[u8], new: &[u8], len: usize, rng: &mut Rng) -> Vec<u8> {
         block[..known].copy_from_slice(&from[..known]);
     }
     bytes
-}
-
-/// Whether a file counts for the cap. Unfinished files whose names claim nothing are bookkeeping, or count
-/// with the chunk beside which they will be.
-fn is_counted(path: &Path) -> bool {
-    let path = path.as_os_str().as_bytes();
-    let Some(own) = path.strip_prefix(b".kvtier/") else {
-        return path != b"config.json" && !path.ends_with(b"/config.json");
-    };
-    let claims = !own.ends_with(b"/alive") && !own.ends_with(b"-0");
-    let is_staged = own.starts_with(b"tmp/") && claims;
-    is_staged || own.starts_with(b"quarantine/")
 }
 
 /// Sets a file's time of the last write to virtual time.

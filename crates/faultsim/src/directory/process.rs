@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_core::TimeSource;
-use kvtier_os::simulated::{Call, Identity, Job, Process};
+use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 
 use super::medium::Medium;
 use super::turn;
@@ -198,6 +198,10 @@ impl Process for OnStack {
 
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
         self.0.medium.torn(&self.0.world, bytes)
+    }
+
+    fn has_empty_dir(&self, name: Name<'_>) -> bool {
+        self.0.medium.has_empty_dir(name)
     }
 
     fn attribute(&self, inode: u64) -> Option<Vec<u8>> {

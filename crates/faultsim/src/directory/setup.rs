@@ -1,7 +1,7 @@
 //! How the directory of one run is configured: what all its processes use.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -18,8 +18,11 @@ use super::medium::{Journal, Medium};
 use crate::Scope;
 use crate::fleet::model;
 
-/// The fields of the vLLM engine whose chunks layout `vllm-fs` has.
-const VLLM: &str = r#"{"model_name": "org/model", "tp_size": 1}"#;
+/// The vLLM engine whose chunks layout `vllm-fs` has.
+static VLLM: LazyLock<VllmRunConfig> = LazyLock::new(|| {
+    let fields = r#"{"model_name": "org/model", "tp_size": 1}"#;
+    VllmRunConfig::from_json(fields).expect("a valid configuration")
+});
 /// The chain of stages that encode chunks.
 const ENCODINGS: [&[&str]; 5] = [&[], &["lz4"], &["zstd:1"], &["aes"], &["lz4", "aes"]];
 
@@ -70,7 +73,7 @@ impl Setup {
             durability,
             verify: if is_lenient { Verify::Lenient } else { Verify::Strict },
             is_declared: rng.bool(),
-            run_config: has_one_config.then(|| Arc::new(vllm())),
+            run_config: has_one_config.then(|| Arc::new(VLLM.clone())),
             has_shape: rng.bool(),
         }
     }
@@ -79,8 +82,7 @@ impl Setup {
     pub fn key_id(&self, n: u64) -> KeyId {
         let digest = Digest::derive("kvtier faultsim chunk", &n.to_le_bytes());
         let hash = ChunkHash::new(digest.as_bytes());
-        let vllm = vllm();
-        let model = if self.layout == Layout::VllmFs { vllm.base() } else { "model" };
+        let model = if self.layout == Layout::VllmFs { VLLM.base() } else { "model" };
         match self.layout {
             Layout::Lmcache | Layout::LmcacheGds | Layout::LmcacheGdsWeka => {
                 // As LMCache's own: a number, which may be negative.
@@ -177,10 +179,6 @@ impl fmt::Display for Setup {
 /// `verify: lenient` cannot know that.
 fn loses_facts(journal: Journal, durability: Durability) -> bool {
     journal == Journal::None && durability != Durability::Fdatasync
-}
-
-fn vllm() -> VllmRunConfig {
-    VllmRunConfig::from_json(VLLM).expect("a valid configuration")
 }
 
 /// Each token of a chunk has four bytes, which divide the length of every chunk.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_disk::inspect::ledger_bytes;
-use kvtier_os::simulated::{Call, Identity, Job, Process};
+use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -167,6 +167,10 @@ impl Process for OnRuntime {
 
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
         self.0.medium.torn(self.0.world(), bytes)
+    }
+
+    fn has_empty_dir(&self, name: Name<'_>) -> bool {
+        self.0.medium.has_empty_dir(name)
     }
 
     fn attribute(&self, inode: u64) -> Option<Vec<u8>> {

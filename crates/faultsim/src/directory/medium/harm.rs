@@ -76,11 +76,8 @@ fn is_bookkeeping(path: &Path) -> bool {
 impl MediumState {
     /// The paths of files for which this holds.
     fn files_where(&self, holds: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
-        let files = self
-            .names
-            .iter()
-            .filter(|(path, entry)| matches!(entry, Entry::File(_)) && holds(path));
-        files.map(|(path, _)| path.clone()).collect()
+        let files = self.names.sorted(|path, entry| matches!(entry, Entry::File(_)) && holds(path));
+        files.into_iter().map(|(path, _)| path).collect()
     }
 
     fn replace_by_directory(&mut self, root: &Path, path: &Path) -> io::Result<()> {

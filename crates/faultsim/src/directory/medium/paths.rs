@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use kvtier_os::simulated::{Call, Name};
@@ -12,8 +13,8 @@ use nix::sys::stat::fstat;
 /// Where open directories are. To ask the system for each call costs more than the call.
 #[derive(Debug, Default)]
 pub struct OpenDirs {
-    /// By device and number.
-    known: HashMap<(u64, u64), PathBuf>,
+    /// By device and number: the paths below the root; `None` for another one.
+    known: HashMap<(u64, u64), Option<PathBuf>>,
 }
 
 /// The names of a call, below the root; `None` for another one.
@@ -44,23 +45,32 @@ impl OpenDirs {
         self.known.clear();
     }
 
-    fn below(&mut self, root: &Path, name: Name<'_>) -> Option<PathBuf> {
-        let relative = |whole: &Path| whole.strip_prefix(root).ok().map(Path::to_owned);
-        match name.dir {
-            None => relative(name.path),
-            Some(dir) => relative(&self.at(dir)?.join(name.path)),
-        }
+    /// The path of a name below the root.
+    pub fn below(&mut self, root: &Path, name: Name<'_>) -> Option<PathBuf> {
+        let path = match name.dir {
+            None => name.path.strip_prefix(root).ok()?.to_owned(),
+            Some(dir) => self.at(root, dir)?.join(name.path),
+        };
+        Some(if is_plain(&path) { path } else { path.components().collect() })
     }
 
-    fn at(&mut self, dir: BorrowedFd<'_>) -> Option<&Path> {
+    fn at(&mut self, root: &Path, dir: BorrowedFd<'_>) -> Option<&Path> {
         let stat = fstat(dir).ok()?;
-        Some(match self.known.entry((stat.st_dev, stat.st_ino)) {
+        let known = match self.known.entry((stat.st_dev, stat.st_ino)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                new.insert(fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?)
+                let whole = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
+                new.insert(whole.strip_prefix(root).ok().map(Path::to_owned))
             }
-        })
+        };
+        known.as_deref()
     }
+}
+
+/// Whether a path is spelled as every path is that means the same.
+fn is_plain(path: &Path) -> bool {
+    let mut parts = path.as_os_str().as_bytes().split(|byte| *byte == b'/');
+    parts.all(|part| !part.is_empty() && part != b".")
 }
 
 impl std::fmt::Display for Paths {

@@ -35,7 +35,7 @@ fn is_right(medium: &Medium) {
     lengths(medium.root(), medium.root(), &mut there);
     let state = medium.lock();
     let files = state.names.iter().filter_map(|(path, entry)| match entry {
-        Entry::File(number) => Some((path.clone(), state.files[number].len())),
+        Entry::File(number) => Some((path.to_owned(), state.files[&number].len())),
         Entry::Dir => None,
     });
     assert_eq!(files.collect::<BTreeMap<_, _>>(), there);
