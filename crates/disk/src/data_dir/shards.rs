@@ -8,7 +8,6 @@
 //! shard's own.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 
@@ -21,17 +20,29 @@ use crate::chunk_file_name;
 /// place. The caller holds the registration lock.
 pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let mut damage = Vec::new();
-    let mut is_new = false;
-    for shard in 0..=255 {
-        let shard = chunk_file_name::shard(root, shard);
-        // A link is replaced, also one that leads to a directory.
-        is_new |= !fs::symlink_metadata(&shard).is_ok_and(|meta| meta.is_dir());
-        damage.extend(repair::make_dir(own, &shard)?);
+    let there = shards_in(root)?;
+    let missing: Vec<u8> = (0..=255).filter(|shard| !there[usize::from(*shard)]).collect();
+    for shard in &missing {
+        damage.extend(repair::make_dir(own, &chunk_file_name::shard(root, *shard))?);
     }
-    if is_new {
+    if !missing.is_empty() {
         internal_files::sync_dir(root)?;
     }
     Ok(damage)
+}
+
+/// Which shards exist. One listing, where to ask for each shard takes hundreds of calls at every start.
+fn shards_in(root: &Path) -> io::Result<[bool; 256]> {
+    let mut there = [false; 256];
+    for entry in kvtier_os::read_dir(root)? {
+        let entry = entry?;
+        let shard = entry.file_name().to_str().and_then(chunk_file_name::parse_shard);
+        if let Some(shard) = shard {
+            // A link is replaced, also one that leads to a directory.
+            there[usize::from(shard)] = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        }
+    }
+    Ok(there)
 }
 
 fn is_shard(name: &OsStr) -> bool {
@@ -89,6 +100,7 @@ impl DataDir {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;
