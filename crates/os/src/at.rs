@@ -38,7 +38,7 @@ pub fn list_dir_at<D: AsFd>(
     Ok(listed?.into_iter().flatten())
 }
 
-/// Whether a simulated process knows without a look that a directory is empty.
+/// Whether a simulation says without a look that a directory is empty.
 #[cfg(feature = "simulate")]
 fn is_known_as_empty(name: Name<'_>) -> bool {
     crate::simulated::current().is_some_and(|process| process.has_empty_dir(name))
