@@ -76,3 +76,32 @@ pub fn apply(index: &mut Index, record: &Record) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    /// The index may hold a chunk that was listed, and whose length no scan has read yet.
+    #[test]
+    fn a_record_sets_the_tenant_of_a_file_of_its_length_or_of_unknown_length() {
+        let digest = Digest([1; 32]);
+        let (theirs, ours) = (TenantId(7), TenantId(8));
+        let tenant_after = |known_len, record_len, tenant| {
+            let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+            let _ = index.insert(Chunk::new(digest, known_len, 8192).with_tenant(ours));
+            let record = Chunk::new(digest, record_len, 4096).with_tenant(tenant);
+            apply(&mut index, &Record::Insert(record));
+            let known = index.get(&digest).unwrap().chunk;
+            assert_eq!((known.len, known.bytes), (known_len, 8192), "as its file");
+            known.tenant
+        };
+        assert_eq!(tenant_after(5000, 5000, theirs), theirs);
+        assert_eq!(tenant_after(0, 5000, theirs), theirs);
+        assert_eq!(tenant_after(4000, 5000, theirs), ours, "of another file");
+        assert_eq!(tenant_after(5000, 5000, TenantId::NONE), ours, "it states none");
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Saved, ShedReason};
 use kvtier_testkit::s3::{Fault, Rule};
-use support::tier::{World, within};
+use support::tier::{World, says, within};
 
 const LEN: usize = 300_000;
 
@@ -36,6 +36,25 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     world.suite.eventually("stored objects are counted", || world.used() == world.in_bucket());
     assert_ne!(world.save(&key, LEN), Saved::Shed(ShedReason::Full));
     assert_eq!(world.load(&key, LEN), hit(LEN));
+}
+
+#[test]
+fn saves_that_fail_hold_no_space_and_the_status_says_why_one_did() {
+    let world = World::with(|mut config| {
+        config.space_wait_max = Duration::from_millis(100);
+        config.with_capacity(10 * LEN as u64)
+    });
+    for n in 0..20 {
+        let key = world.suite.key(n);
+        let name = world.name(&key).leak();
+        let refused = Fault::Error(403, "AccessDenied");
+        // However often it is tried.
+        world.server.script(Rule::next(refused).method("PUT").containing(name).times(1_000_000));
+        let done = world.suite.save_with(world.suite.save_op(&key, LEN));
+        assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Denied, "number {n}");
+    }
+    assert!(says(&world, "last fault: "), "{:?}", world.status());
+    assert_eq!(world.save(&world.suite.key(100), LEN), Saved::Stored);
 }
 
 #[test]

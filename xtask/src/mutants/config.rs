@@ -30,6 +30,8 @@ pub struct PackageTests {
 pub struct Tests {
     pub packages: Vec<String>,
     pub options: Vec<String>,
+    /// Slow tests that do not run: their names contain one of these.
+    pub skip: Vec<String>,
 }
 
 /// Files that decide about one thing.
@@ -97,7 +99,18 @@ impl Config {
 
 impl Tests {
     fn parse(table: &Table) -> Result<Tests> {
-        Ok(Tests { packages: strings(table, "packages")?, options: strings(table, "options")? })
+        let skip = match table.get("skip") {
+            None => Vec::new(),
+            Some(_) => strings(table, "skip")?,
+        };
+        let (packages, options) = (strings(table, "packages")?, strings(table, "options")?);
+        Ok(Tests { packages, options, skip })
+    }
+
+    /// What follows the options of `cargo test`, for the programs of tests.
+    pub fn skip_args(&self) -> impl Iterator<Item = String> {
+        let separator = (!self.skip.is_empty()).then(|| "--".to_owned());
+        separator.into_iter().chain(self.skip.iter().map(|name| format!("--skip={name}")))
     }
 }
 
@@ -157,7 +170,7 @@ mod tests {
             r#"
             [[package]]
             name = "a"
-            first = { packages = ["a"], options = ["--lib"] }
+            first = { packages = ["a"], options = ["--lib"], skip = ["slow"] }
             then = { packages = ["a", "b"], options = [] }
             [[module]]
             name = "one file"
@@ -173,7 +186,10 @@ mod tests {
         assert_eq!(config.module_of("src/x/y.rs"), Some(0));
         assert_eq!(config.module_of("src/x/z.rs"), Some(1));
         assert_eq!(config.module_of("src/x.rs"), None);
-        assert_eq!(config.packages[0].then.packages, ["a", "b"]);
+        let tests = &config.packages[0];
+        assert_eq!(tests.then.packages, ["a", "b"]);
+        assert_eq!(tests.first.skip_args().collect::<Vec<_>>(), ["--", "--skip=slow"]);
+        assert_eq!(tests.then.skip_args().count(), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -12,8 +13,12 @@ use super::mutant::Mutant;
 use super::report::Verdict;
 use crate::sh::Cmd;
 
-/// The time that the tests of a mutant may take. One that hangs counts as caught by its timeout.
-const TIMEOUT_S: u64 = 240;
+/// The least time that the tests of a mutant may take. One that hangs counts as caught by its
+/// timeout.
+const TIMEOUT_MIN: Duration = Duration::from_secs(240);
+/// How many times as long as without a mutant they may take, however busy the machine is: a slow
+/// test is no caught mutant.
+const TIMEOUT_FACTOR: u32 = 5;
 /// The CPU time on each core that one run may take.
 const LIMIT_S: u64 = 8 * 60 * 60;
 /// Not changed: what only tests, simulations and people see.
@@ -50,10 +55,22 @@ fn cargo_mutants() -> Cmd {
 }
 
 /// Runs the tests without a change. cargo-mutants would do so for the package of the mutants only.
-fn run_unchanged(tests: &Tests) -> Result<()> {
-    let packages = tests.packages.iter().map(|name| format!("--package={name}"));
-    let cmd = Cmd::new("cargo test --quiet").args(packages).args(tests.options.clone());
-    with_env(cmd.dir(tree()).limit_s(LIMIT_S)).run()
+/// Returns the time that they may take with one.
+fn run_unchanged(tests: &Tests) -> Result<Duration> {
+    let test = |more: &str| {
+        let packages = tests.packages.iter().map(|name| format!("--package={name}"));
+        let cmd = Cmd::new("cargo test --quiet").args(packages).args(tests.options.clone());
+        with_env(cmd.args(more.split_whitespace()).dir(tree()).limit_s(LIMIT_S))
+    };
+    test("--no-run").run()?;
+    let began = Instant::now();
+    test("").args(tests.skip_args()).run()?;
+    Ok(timeout(began.elapsed()))
+}
+
+/// How long the tests of a mutant may take, if they take `unchanged` without one.
+fn timeout(unchanged: Duration) -> Duration {
+    TIMEOUT_MIN.max(unchanged * TIMEOUT_FACTOR)
 }
 
 /// All mutants of the modules.
@@ -89,17 +106,21 @@ pub fn run<'a>(
         fs::remove_dir_all(&output)?;
     }
     fs::create_dir_all(&output)?;
-    run_unchanged(tests).context("the tests do not pass without a mutant")?;
+    let timeout = run_unchanged(tests).context("the tests do not pass without a mutant")?;
     let files: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
     let cmd = cargo_mutants()
-        .args(["--in-place", "--baseline=skip", "--timeout", &TIMEOUT_S.to_string(), "--output"])
-        .arg(output.to_string_lossy())
+        .args(["--in-place", "--baseline=skip"])
+        .arg(format!("--timeout={}", timeout.as_secs()))
+        .arg(format!("--output={}", output.display()))
         .args(["--package", &package.name])
         .args(tests.packages.iter().map(|name| format!("--test-package={name}")))
         .args(tests.options.iter().map(|option| format!("--cargo-arg={option}")))
         .args(mutants.iter().map(|mutant| format!("--re=^{}$", escaped(&mutant.name))))
         // Mutants that delete a field run whether their names match or not, but in these files only.
         .args(files.iter().map(|file| format!("--file={file}")))
+        // What follows the first `--` is for `cargo test`.
+        .arg("--")
+        .args(tests.skip_args())
         .limit_s(LIMIT_S);
     // It fails when a mutant survives, too: what counts is that each has an outcome.
     let ended = cmd.run();
@@ -147,6 +168,12 @@ mod tests {
         // `\<` and `\>` are not letters, but the beginning and the end of a word.
         let name = "a/b.rs:1:2: replace < with == in A<'_>::f";
         assert_eq!(escaped(name), r"a/b\.rs:1:2: replace < with == in A<'_>::f");
+    }
+
+    #[test]
+    fn tests_that_are_slow_without_a_mutant_have_more_time_with_one() {
+        let seconds = Duration::from_secs;
+        assert_eq!([timeout(seconds(9)), timeout(seconds(100))], [seconds(240), seconds(500)]);
     }
 
     #[test]

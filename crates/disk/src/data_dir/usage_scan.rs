@@ -249,6 +249,17 @@ mod tests {
     }
 
     #[test]
+    fn another_process_is_a_peer_until_it_goes_and_oneself_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        assert!(!data_dir.peers().unwrap().any);
+        let other = DataDir::open(dir.path(), None).unwrap();
+        assert!(data_dir.peers().unwrap().any);
+        drop(other);
+        assert!(!data_dir.peers().unwrap().any);
+    }
+
+    #[test]
     fn files_of_a_foreign_layout_are_counted_before_the_namespace_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let layout = crate::Layout::LmcacheGds;

@@ -321,3 +321,20 @@ fn what_is_found_gone_is_released_only_where_no_other_process_changed_the_total(
     assert!(!a.release_found(1, since).unwrap() && !a.release_found(1, a.generation()).unwrap());
     assert_eq!(total(dir.path()), 9);
 }
+
+#[test]
+fn a_change_waits_until_the_fold_whether_bytes_came_or_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), false);
+    for bytes_came in [true, false] {
+        assert!(!a.has_pending());
+        if bytes_came {
+            a.add(5).unwrap()
+        } else {
+            release(&a, 5)
+        }
+        assert!(a.has_pending(), "came: {bytes_came}");
+        a.fold().unwrap();
+    }
+    assert!(!a.has_pending());
+}

@@ -335,6 +335,7 @@ mod tests {
         // From then on it is read as any other.
         add("a.1.0.0.1", &[(0, 980, 9)]);
         assert_eq!(reader.read(None).unwrap(), [touch(9)]);
+        assert_eq!(reader.others(), 2);
     }
 
     #[test]

@@ -80,6 +80,14 @@ impl FleetTotals {
         }
         (!totals.node.is_empty()).then_some(totals)
     }
+
+    /// Whether a node can go by them now. `holder` is the evictor; a node that does not take part in
+    /// the election has none.
+    fn is_usable(&self, now_ms: u64, age_max_ms: u64, holder: Option<&str>) -> bool {
+        self.nodes > DIRECT_NODES_MAX
+            && self.at_ms.abs_diff(now_ms) <= age_max_ms
+            && holder.is_none_or(|holder| holder == self.node)
+    }
 }
 
 fn crc(text: &str) -> u32 {
@@ -106,13 +114,8 @@ pub async fn read(shared: &Shared) -> kvtier_s3::Result<Option<FleetTotals>> {
     let totals = bytes.as_deref().and_then(FleetTotals::decode);
     let now_ms = shared.node.server_ms(&shared.client);
     let age_max_ms = FRESH_INTERVALS * shared.node.config.journal_every.as_millis() as u64;
-    // A node that does not take part in the election has no holder.
     let holder = shared.node.holder();
-    Ok(totals.filter(|totals| {
-        totals.nodes > DIRECT_NODES_MAX
-            && totals.at_ms.abs_diff(now_ms) <= age_max_ms
-            && holder.is_none_or(|holder| holder == totals.node)
-    }))
+    Ok(totals.filter(|totals| totals.is_usable(now_ms, age_max_ms, holder.as_deref())))
 }
 
 #[cfg(test)]
@@ -153,5 +156,16 @@ mod tests {
         assert!(FleetTotals::decode(&more).is_some_and(|totals| totals.node == "a"));
         let no_number = with_crc("kvtier bucket totals\nformat: 1\nnode: a\nused: many\n");
         assert_eq!(FleetTotals::decode(&no_number), None);
+    }
+
+    #[test]
+    fn fresh_totals_of_the_evictor_of_a_large_fleet_are_gone_by() {
+        let totals = FleetTotals { nodes: 9, at_ms: 1000, ..sample() };
+        let holder = Some(totals.node.as_str());
+        let is_usable = |now_ms, holder| totals.is_usable(now_ms, 50, holder);
+        assert!(is_usable(1000, holder) && is_usable(1050, holder) && is_usable(950, None));
+        assert!(!is_usable(1051, holder) && !is_usable(949, holder) && !is_usable(1000, Some("b")));
+        let small = FleetTotals { nodes: DIRECT_NODES_MAX, ..totals.clone() };
+        assert!(!small.is_usable(1000, 50, holder));
     }
 }

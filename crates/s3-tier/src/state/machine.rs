@@ -186,3 +186,19 @@ mod simulated {
         timers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_s3::{BucketAddress, Config, Credentials};
+
+    use super::*;
+
+    /// Nodes that share no memory make keys and names with them.
+    #[test]
+    fn two_nodes_get_other_bytes_and_other_names() {
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        let client = Client::new(Config::new(endpoint, Credentials::new("a", "b")));
+        assert_ne!(random_bytes(&client), random_bytes(&client));
+        assert_ne!(node_name(&client), node_name(&client));
+    }
+}

@@ -78,6 +78,31 @@ impl OwnObjectNames {
 mod tests {
     use super::*;
 
+    /// Other nodes, of other builds too, look for them under these names.
+    #[test]
+    fn the_names_are_these() {
+        let paths = OwnObjectNames::under("kv/");
+        let names = [
+            paths.leases(),
+            paths.journals_of("host.1.2.0"),
+            paths.snapshot(),
+            paths.part("part-1"),
+            paths.totals(),
+            paths.tenant_key(),
+            paths.tenant_names(),
+        ];
+        let expected = [
+            "lease/",
+            "journal/host.1.2.0/",
+            "snapshot/current",
+            "snapshot/part-1",
+            "totals",
+            "tenant-key",
+            "tenant/",
+        ];
+        assert_eq!(names, expected.map(|name| format!("kv/.kvtier/{name}")));
+    }
+
     #[test]
     fn epochs_read_back_and_nothing_else_does() {
         let paths = OwnObjectNames::under("kv/");

@@ -337,6 +337,34 @@ fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more(
 }
 
 #[test]
+fn after_a_failure_it_tries_again_soon_and_not_at_once() {
+    let soon = TERM_MS / 16;
+    let ours = Some(TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false });
+    let mut lease = lease_that_looks(0);
+    lease.failed(0);
+    assert_eq!(lease.next(0), LeaseStep::Wait { until_ms: soon });
+    assert_eq!(lease.next(soon), LeaseStep::List);
+    lease.listed(soon, None);
+    assert_eq!(lease.next(soon), LeaseStep::Claim { epoch: 1 });
+    lease.failed(soon);
+    let later = soon + TERM_MS / 4;
+    assert_eq!(
+        lease.next(soon),
+        LeaseStep::Wait { until_ms: later },
+        "another may have claimed it"
+    );
+    let mut holder = lease_that_looks(0);
+    holder.listed(0, None);
+    holder.claimed(0, ClaimOutcome::Ours);
+    (0..2).for_each(|_| holder.listed(10, ours));
+    let due = TERM_MS / 4;
+    assert_eq!(holder.next(due), LeaseStep::Renew { epoch: 1 });
+    holder.failed(due);
+    assert_eq!(holder.next(due), LeaseStep::Wait { until_ms: due + soon });
+    assert_eq!(holder.next(due + soon), LeaseStep::Renew { epoch: 1 });
+}
+
+#[test]
 fn a_higher_epoch_ends_it() {
     let mut lease = EpochLease::new(TERM_MS);
     lease.listed(0, None);
