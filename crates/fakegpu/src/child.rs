@@ -14,7 +14,7 @@ const CHILD: &str = "FAKEGPU_CHILD";
 const REPORT_FILE: &str = "report";
 
 /// The timeout of a child.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The behaviour of the libraries in one test, whose body runs in a child process over them.
 ///

@@ -1,13 +1,15 @@
 //! The report of calls and leaks, written at the end of the process.
 
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::report_path::REPORT;
 use crate::{contexts, cufile_state, events, faults, loaded_kernels, memory, streams};
 
-/// The longest wait for threads that are releasing resources at the end of the process.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often it is looked, with pauses, whether threads still release resources at the end of the process.
+/// No time: of a machine that stands still those threads have nothing.
+const LOOKS_MAX: usize = 3000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Registers the report to be written at the end of the process.
 pub fn at_exit() {
@@ -39,12 +41,11 @@ extern "C" fn write() {
 /// Waits until everything but streams, which some callers never destroy, was released. A user of
 /// memory may report it as returned a moment before another thread frees it.
 fn settle() {
-    let end = Instant::now() + SETTLE_TIMEOUT;
     let has_leaks = || {
         let leaks = memory::leaks();
         leaks.device_bytes + leaks.pinned + events::count() + contexts::contexts() > 0
     };
-    while has_leaks() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(1));
+    for _ in (0..LOOKS_MAX).take_while(|_| has_leaks()) {
+        std::thread::sleep(PAUSE);
     }
 }

@@ -86,12 +86,12 @@ fn defect_3_a_remembered_miss_is_asked_for_again_so_that_other_nodes_writes_are_
 #[test]
 fn defect_3_submitting_a_lookup_never_blocks() {
     let world = World::new();
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(3))).times(10));
+    world.server.script(Rule::next(Fault::Hang).times(1000));
     let keys: Arc<[Key]> = Arc::from([world.suite.key(1)]);
-    let begun = Instant::now();
     let ticket = world.suite.tier.lookup(&world.suite.ctx(), keys, Mode::Each, Hold::None);
-    // tidy: allow(test-time): only a thread that also stood still until the answer came is later
-    assert!(begun.elapsed() < Duration::from_secs(2) || !ticket.is_done(), "{:?}", begun.elapsed());
+    assert!(!ticket.is_done(), "before there is any answer");
+    world.server.heal();
+    world.server.release();
     assert_eq!(ticket.wait().unwrap().found, [Presence::Miss]);
 }
 

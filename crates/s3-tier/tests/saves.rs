@@ -3,14 +3,25 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Saved, ShedReason};
 use kvtier_testkit::s3::{Fault, Rule};
-use support::tier::{World, says, within};
+use support::tier::{World, says, timed, within};
 
 const LEN: usize = 300_000;
+/// What must not hang; no measure of speed.
+const LONG: Duration = Duration::from_secs(600);
+/// So little time that a save waits for no more than that.
+const LITTLE: Duration = Duration::from_millis(800);
+
+/// The targets of GETs without an answer.
+fn stalled_gets(world: &World) -> Vec<String> {
+    let stalled = world.server.stalled_requests().into_iter();
+    stalled.filter(|one| one.method == "GET").map(|one| one.target).collect()
+}
 
 fn hit(len: usize) -> Loaded {
     Loaded::Hit { len: len as u64 }
@@ -22,13 +33,19 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     let key = world.suite.key(1);
     // Carried out, but the answer comes too late.
     let name = world.name(&key).leak();
-    world
-        .server
-        .script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(name));
-    let ctx = Ctx::within(Duration::from_secs(1));
-    let save =
-        world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
-    assert_eq!(save.result.unwrap_err().kind(), ErrorKind::Timeout);
+    world.server.script(Rule::next(Fault::Hang).method("PUT").containing(name).times(u32::MAX));
+    // Only its deadline ends it: a short one, and longer ones where this machine has sent nothing.
+    let arrived = [1, 10, 60, 300].into_iter().any(|seconds| {
+        let ctx = Ctx::within(Duration::from_secs(seconds));
+        let save = world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]);
+        let error = save.wait().pop().unwrap().result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        world.server.stalled() > 0
+    });
+    assert!(arrived);
+    assert!(world.server.object(&world.name(&key)).is_none());
+    world.server.heal();
+    world.server.release();
     within(Duration::from_secs(180), "it was carried out", || {
         world.server.object(&world.name(&key)).is_some()
     });
@@ -179,6 +196,7 @@ fn saves_and_removes_of_one_key_that_race_leave_index_and_bucket_of_one_mind() {
 fn saves_that_the_store_slows_down_leave_loads_their_pace() {
     let world = World::with(|mut config| {
         config.client.requests_max = 16;
+        config.client.stall_max = Duration::from_secs(3600);
         config
     });
     let stored: Vec<_> = (0..12).map(|n| world.suite.key(n)).collect();
@@ -195,15 +213,19 @@ fn saves_that_the_store_slows_down_leave_loads_their_pace() {
         world.tier().client().writes_limit() == 1
     });
     world.server.heal();
-    let hangs = Duration::from_secs(30);
-    world.server.script(put(Fault::Stall(hangs)));
+    let hangs = Duration::from_secs(3600);
+    world.server.script(put(Fault::Hang));
     let _saves = save(200, 40, hangs);
-    within(Duration::from_secs(20), "a save hangs", || world.server.stalled() > 0);
-    world.server.script(Rule::next(Fault::Stall(hangs)).method("GET").times(1_000_000));
+    within(LONG, "a save hangs", || world.server.stalled() > 0);
+    world.server.script(Rule::next(Fault::Hang).method("GET").times(1_000_000));
     let ops = stored.iter().map(|key| world.suite.load_op(key, 1000)).collect();
     let _loads = world.suite.tier.load(&Ctx::within(hangs), ops);
     // The saves would leave them one.
-    within(Duration::from_secs(20), "the loads are under way", || world.server.stalled() >= 12);
+    let names: Vec<_> = stored.iter().map(|key| world.name(key)).collect();
+    let hang = |name: &String| stalled_gets(&world).iter().any(|target| target.contains(name));
+    within(LONG, "the loads are under way", || names.iter().all(hang));
+    world.server.heal();
+    world.server.release();
 }
 
 #[test]
@@ -215,18 +237,18 @@ fn a_save_with_little_time_learns_that_the_bucket_is_full() {
     // Nothing is deleted, so no space becomes free.
     let hangs = Fault::Stall(Duration::from_secs(3600));
     world.server.script(Rule::next(hangs).method("POST").times(1_000_000));
-    let save = |n: u64| {
-        let op = world.suite.save_op(&world.suite.key(n), LEN);
-        let ctx = Ctx::within(Duration::from_millis(400));
-        world.suite.tier.save(&ctx, vec![op]).wait().pop().unwrap().result
+    let numbers = Cell::new(0);
+    let is_shed_in_time = || {
+        let op = world.suite.save_op(&world.suite.key(numbers.replace(numbers.get() + 1)), LEN);
+        let save = || world.suite.tier.save(&Ctx::within(LITTLE), vec![op]).wait().remove(0);
+        let (save, took) = timed(save);
+        took < LITTLE && matches!(save.result, Ok(Saved::Shed(ShedReason::Full)))
     };
-    within(Duration::from_secs(60), "the bucket is full", || {
-        (0..20).any(|n| !matches!(save(n), Ok(Saved::Stored | Saved::Present)))
-    });
-    // Each waits for space only while it has time to say so; nearly all, for a machine that stops
-    // for longer than that.
-    let shed = (100..120).filter(|n| matches!(save(*n), Ok(Saved::Shed(ShedReason::Full)))).count();
-    assert!(shed > 15, "a full bucket is a reason, and no timeout: {shed}");
+    // Each waits for space only while it has time to say so. Where this machine stands still just
+    // then, it is too late.
+    for _ in 0..8 {
+        within(LONG, "a full bucket is a reason, and no timeout", is_shed_in_time);
+    }
     world.server.heal();
 }
 
@@ -252,13 +274,14 @@ fn hung_requests_keep_no_others(capacity: Option<u64>) {
     let ops = keys.iter().map(|key| world.suite.load_op(key, 1000)).collect();
     // They take every place, and more of them wait.
     let _hung = world.suite.tier.load(&Ctx::within(hangs), ops);
-    within(Duration::from_secs(60), "they hang", || world.server.stalled() >= 8);
+    within(LONG, "they hang", || world.server.stalled() >= 8);
     world.server.heal();
     // They go on hanging. Those that waited are sent, and others too.
-    let far = Ctx::within(Duration::from_secs(120));
+    let far = Ctx::within(LONG);
     let load = world.suite.tier.load(&far, vec![world.suite.load_op(&keys[0], 1000)]);
     assert_eq!(load.wait().pop().unwrap().result.unwrap(), hit(1000));
     let save = world.suite.tier.save(&far, vec![world.suite.save_op(&world.suite.key(99), 1000)]);
     assert_eq!(save.wait().pop().unwrap().result.unwrap(), Saved::Stored);
-    assert!(world.server.stalled() <= 8 + 16, "no more than that are beyond the limit");
+    let hang = stalled_gets(&world).len();
+    assert!(hang <= 8 + 16, "no more than that are beyond the limit: {hang}");
 }

@@ -189,7 +189,7 @@ fn who_cannot_read_the_key_saves_all_the_same_and_has_it_as_soon_as_it_can() {
     );
     let world = node(&server, |config| config);
     assert_eq!(world.save(&salted(SALT, 1), LEN), Saved::Stored);
-    support::tier::within(Duration::from_secs(60), "it is written", || {
+    support::tier::within(Duration::from_secs(600), "it is written", || {
         server.object(KEY).is_some()
     });
 }

@@ -14,13 +14,15 @@ use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::tier::{World, close, plain_server, quick, says, tenants, within};
 
 const LEN: usize = 10_000;
+/// A holder keeps it though this machine stands still for a quarter of it.
+const TERM: Duration = Duration::from_secs(80);
 
 /// A node of several on one bucket of this many chunks, which learns from journals and snapshots
 /// alone.
-fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
+fn node_of_three(server: &Arc<Server>, evictor: Evictor) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);
-        (config.sync.evictor, config.sync.lease_term) = (evictor, term);
+        (config.sync.evictor, config.sync.lease_term) = (evictor, TERM);
         config.sync.sweep_every = Duration::from_secs(600);
         config
     })
@@ -54,13 +56,12 @@ fn save_in_time(world: &World, n: u64) {
 #[test]
 fn a_new_evictor_has_the_uses_of_third_nodes() {
     let server = plain_server();
-    let term = Duration::from_secs(4);
-    let first = node_of_three(&server, Evictor::Lease, term);
+    let first = node_of_three(&server, Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..90).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let second = node_of_three(&server, Evictor::Lease, term);
-    let third = node_of_three(&server, Evictor::Never, term);
+    let second = node_of_three(&server, Evictor::Lease);
+    let third = node_of_three(&server, Evictor::Never);
     keys[..10]
         .iter()
         .for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
@@ -79,7 +80,7 @@ fn a_new_evictor_has_the_uses_of_third_nodes() {
 #[test]
 fn a_new_evictor_has_the_tenants_of_chunks_of_third_nodes() {
     let server = plain_server();
-    let node = |evictor| node_of_three(&server, evictor, Duration::from_secs(5));
+    let node = |evictor| node_of_three(&server, evictor);
     let key = |n| Fixture::key_in(Namespace::new("alice", Default::default()), n);
     let first = node(Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
@@ -109,7 +110,7 @@ fn a_new_evictor_has_the_tenants_of_chunks_of_third_nodes() {
 #[test]
 fn a_journal_that_can_never_be_read_stops_no_listing_and_no_snapshot() {
     let server = plain_server();
-    let writer = node_of_three(&server, Evictor::Never, Duration::from_secs(5));
+    let writer = node_of_three(&server, Evictor::Never);
     (0..3).for_each(|n| assert_eq!(writer.save(&writer.suite.key(n), LEN), Saved::Stored));
     writer
         .suite
@@ -120,7 +121,7 @@ fn a_journal_that_can_never_be_read_stops_no_listing_and_no_snapshot() {
             .containing("/.kvtier/journal/")
             .times(u32::MAX),
     );
-    let late = node_of_three(&server, Evictor::Lease, Duration::from_secs(5));
+    let late = node_of_three(&server, Evictor::Lease);
     within(Duration::from_secs(180), "it lists", || late.tier.usage().chunks == 3);
     assert_eq!(late.save(&late.suite.key(10), LEN), Saved::Stored);
     within(Duration::from_secs(180), "and writes snapshots", || late.count("snapshots") > 0);
@@ -129,7 +130,7 @@ fn a_journal_that_can_never_be_read_stops_no_listing_and_no_snapshot() {
 #[test]
 fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
     let server = plain_server();
-    let node = || node_of_three(&server, Evictor::Single, Duration::from_secs(5));
+    let node = || node_of_three(&server, Evictor::Single);
     let first = node();
     (0..5).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
     close(first);
@@ -152,13 +153,12 @@ fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
 #[test]
 fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     let server = plain_server();
-    let term = Duration::from_secs(20);
-    let first = node_of_three(&server, Evictor::Lease, term);
+    let first = node_of_three(&server, Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..31).map(|n| first.suite.key(n)).collect();
     keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let second = node_of_three(&server, Evictor::Lease, term);
-    let third = node_of_three(&server, Evictor::Never, term);
+    let second = node_of_three(&server, Evictor::Lease);
+    let third = node_of_three(&server, Evictor::Never);
     keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
@@ -208,12 +208,12 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
 #[test]
 fn a_save_that_waits_for_space_wakes_when_another_node_frees_some() {
     let server = plain_server();
-    let term = Duration::from_secs(30);
-    let first = node_of_three(&server, Evictor::Lease, term);
+    let first = node_of_three(&server, Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     // It takes part of the bucket for all there is.
     let second = World::over(Arc::clone(&server), |config| {
         let mut config = quick(config).with_capacity(20 * LEN as u64);
+        config.sync.lease_term = TERM;
         (config.space_wait_max, config.sync.sweep_every) =
             (Duration::from_secs(600), Duration::from_secs(600));
         config

@@ -456,8 +456,9 @@ async fn a_slow_answer_is_hedged_within_its_budget() {
     get(40).await;
     // One that was slow by itself may have spent something of the budget, but not all.
     while scene.client.counts().hedges > 2 && get(20).await < 2000 {}
-    scene.server.script(Rule::next(Fault::Stall(Duration::from_secs(3))));
+    scene.server.script(Rule::next(Fault::Hang));
     get(1).await;
+    scene.server.release();
     let counts = scene.client.counts();
     assert!(counts.hedges_won >= 1 && counts.retries == 0, "{counts:?}");
     scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).times(60));

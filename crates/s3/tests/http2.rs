@@ -172,7 +172,11 @@ async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     // By how long nothing moved, and not by its deadline.
     assert!((1_000..600_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
-    client.put("k", &large, &Put::default()).await.unwrap();
+    // Where this machine stands still, nothing moves for so long either.
+    let began = Instant::now();
+    while client.put("k", &large, &Put::default()).await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(600), "not well again");
+    }
     drop((large, client));
     assert!(memory.is_whole());
     soon("all connections are closed", || server.connections() == 0).await;

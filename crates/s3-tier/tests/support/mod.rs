@@ -5,6 +5,7 @@
 #[path = "../../../s3/tests/support/mod.rs"]
 mod client;
 pub mod encoded;
+pub mod pace;
 pub mod tier;
 
 #[allow(unused_imports, reason = "not every test program uses all of it")]

@@ -48,6 +48,8 @@ impl World {
         (client.stall_max, client.deadline) = (Duration::from_secs(60), Duration::from_secs(300));
         let mut config = TierConfig::new(client).with_capacity(64 << 20).with_prefix(PREFIX);
         config.fresh_miss_max = Duration::ZERO;
+        // Its holder keeps the lease though this machine stands still for half a minute.
+        config.sync.lease_term = Duration::from_secs(120);
         let tier = Arc::new(S3Tier::open(change(config)).unwrap());
         let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
         suite.tier = Arc::clone(&tier) as Arc<_>;

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::fault::Fault;
 use super::operations;
-use super::server::{SeenRequest, ServerState, lock};
+use super::server::{SeenRequest, ServerState, StalledRequest, lock};
 use super::sigv4::{Claim, Rules};
 use super::wire::{Response, WireRequest, decode};
 use super::{aws_chunked, calendar, create_bucket};
@@ -62,9 +62,10 @@ impl ServerState {
             // A stalled request is answered afterwards as usual; the client may have given up by
             // then.
             Some(Fault::Stall(time)) => {
-                self.stalled.fetch_add(1, Ordering::SeqCst);
+                self.note_stalled(request);
                 thread::sleep(*time);
             }
+            Some(Fault::Hang) => self.hanging.wait(|| self.note_stalled(request)),
             _ => {}
         }
         // The signature is checked before the request has any effect, as a store does it.
@@ -168,12 +169,14 @@ impl ServerState {
     }
 
     pub(super) fn note(&self, request: &WireRequest, status: u16) {
-        let target = match request.query.as_str() {
-            "" => request.path.clone(),
-            query => format!("{}?{query}", request.path),
-        };
+        let target = request.target();
         let WireRequest { method, headers, .. } = request.clone();
         lock(&self.seen).push(SeenRequest { method, target, headers, status });
+    }
+
+    fn note_stalled(&self, request: &WireRequest) {
+        let (method, target) = (request.method.clone(), request.target());
+        lock(&self.stalled).push(StalledRequest { method, target });
     }
 
     /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a

@@ -9,6 +9,8 @@ pub(super) const CLOG: Duration = Duration::from_secs(50);
 pub enum Fault {
     /// The answer comes only after this long.
     Stall(Duration),
+    /// The answer comes only after [`Server::release`](super::Server::release).
+    Hang,
     /// An S3 error with this status and code.
     Error(u16, &'static str),
     /// An S3 error with a `retry-after` of this many seconds.

@@ -10,6 +10,7 @@ mod create_bucket;
 mod dispatch;
 mod express;
 mod fault;
+mod hanging;
 #[cfg(feature = "http2")]
 mod http2;
 mod link;
@@ -25,4 +26,4 @@ mod xml;
 pub use fault::{Elsewhere, Fault, Foreign, Rule};
 #[cfg(feature = "http2")]
 pub use http2::{ca_pem, server_pem};
-pub use server::{SeenRequest, Server, Setup};
+pub use server::{SeenRequest, Server, Setup, StalledRequest};

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::express::Sessions;
 use super::fault::Rule;
+use super::hanging::Hanging;
 use super::link::Link;
 use super::object_store::{ObjectStore, Pending};
 
@@ -102,6 +103,16 @@ impl SeenRequest {
     }
 }
 
+/// One request that had to wait for its answer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StalledRequest {
+    /// `GET`, `PUT`, ...
+    pub method: String,
+    /// Path and query as they came.
+    pub target: String,
+}
+
 /// A running server; dropping it closes its port and its connections.
 ///
 /// ```
@@ -130,7 +141,8 @@ pub(super) struct ServerState {
     pub(super) seen: Mutex<Vec<SeenRequest>>,
     pub(super) open: AtomicUsize,
     pub(super) accepted: AtomicUsize,
-    pub(super) stalled: AtomicUsize,
+    pub(super) stalled: Mutex<Vec<StalledRequest>>,
+    pub(super) hanging: Hanging,
     pub(super) stopped: AtomicBool,
     pub(super) clock_step_s: AtomicI64,
     pub(super) sockets: Mutex<Vec<TcpStream>>,
@@ -167,7 +179,8 @@ impl Server {
             seen: Mutex::default(),
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
-            stalled: AtomicUsize::new(0),
+            stalled: Mutex::default(),
+            hanging: Hanging::default(),
             stopped: AtomicBool::new(false),
             clock_step_s: AtomicI64::new(0),
             sockets: Mutex::default(),
@@ -219,10 +232,22 @@ impl Server {
         lock(&self.shared.seen).clone()
     }
 
-    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) so far, or still do.
-    /// Those are [seen](Self::seen) when they are answered.
+    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) or
+    /// [`Fault::Hang`](super::Fault::Hang) so far, or still do. Those are [seen](Self::seen) when
+    /// they are answered.
     pub fn stalled(&self) -> usize {
-        self.shared.stalled.load(Ordering::SeqCst)
+        lock(&self.shared.stalled).len()
+    }
+
+    /// Which these were.
+    pub fn stalled_requests(&self) -> Vec<StalledRequest> {
+        lock(&self.shared.stalled).clone()
+    }
+
+    /// Answers all that wait by [`Fault::Hang`](super::Fault::Hang) now; later ones wait for the
+    /// next call.
+    pub fn release(&self) {
+        self.shared.hanging.release();
     }
 
     /// The bytes of an object.
@@ -314,6 +339,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // First the flag, then the connection that wakes the thread to see it.
         self.shared.stopped.store(true, Ordering::SeqCst);
+        self.release();
         // Wakes the accepting thread, which then closes the port.
         drop(TcpStream::connect(self.address));
         self.disconnect();

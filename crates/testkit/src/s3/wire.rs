@@ -70,6 +70,14 @@ impl WireRequest {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
+    /// Path and query as they came.
+    pub fn target(&self) -> String {
+        match self.query.as_str() {
+            "" => self.path.clone(),
+            query => format!("{}?{query}", self.path),
+        }
+    }
+
     /// The decoded value of a name in the query; empty when it has none.
     pub fn query(&self, name: &str) -> Option<String> {
         self.query.split('&').find_map(|pair| {
