@@ -19,3 +19,13 @@ fn no_seed_breaks_a_promise_and_each_gives_another_run() {
     digests.dedup();
     assert_eq!(digests.len() as u64, SEEDS);
 }
+
+/// Seeds with a store whose listings lag, on which nodes that took themselves for alone wrote almost
+/// twice the cap.
+#[test]
+fn nodes_that_start_together_keep_to_the_cap_where_listings_lag() {
+    for seed in [1, 79, 149] {
+        let report = run(Scope::Fleet, seed);
+        assert!(report.findings.is_empty(), "{report}");
+    }
+}

@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep};
 
 use super::model::LONGEST_BYTES;
 use super::node::PREFIX;
-use super::setting::Setting;
 use super::{CAP_BYTES, Fleet, KEYS, NODES};
 
 /// Within this time after the last fault a node serves again.
@@ -18,8 +17,6 @@ const BACK_MAX: Duration = Duration::from_secs(2);
 /// The most bytes that the bucket may have at any time. `docs/S3.md`, "Conflicts" and "Budgets": each node
 /// may pass the cap by a twentieth and a chunk, and one that starts may write an eighth of the cap.
 const MOST_BYTES: u64 = CAP_BYTES + CAP_BYTES / 8 + NODES as u64 * (CAP_BYTES / 20 + LONGEST_BYTES);
-/// The same where listings lag: a node drops what a listing lacks, and counts it again after the next.
-const MOST_BYTES_OF_LAG: u64 = 2 * CAP_BYTES;
 /// After this time without writes the nodes agree with the bucket: two listings, a take-over, and
 /// rounds of the journals.
 const SETTLED: Duration = Duration::from_secs(40);
@@ -72,12 +69,8 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
         (bucket.chunk_bytes, bucket.chunk_bytes_most)
     };
     world.event(format_args!("{chunks} bytes in the bucket, {most} at most"));
-    let allowed = match fleet.setting {
-        Setting::ListingsLag => MOST_BYTES_OF_LAG,
-        _ => MOST_BYTES,
-    };
-    if most > allowed {
-        let what = format!("{most} bytes in the bucket at a time; {allowed} are allowed");
+    if most > MOST_BYTES {
+        let what = format!("{most} bytes in the bucket at a time; {MOST_BYTES} are allowed");
         world.finding("cap", what);
     }
     // Where no node evicts, what was written above the cap stays.

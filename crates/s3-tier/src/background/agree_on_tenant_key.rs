@@ -104,9 +104,8 @@ async fn read(shared: &Shared, path: &str) -> kvtier_s3::Result<Option<Option<Te
 
 /// Deletes the names of tenants that earlier builds wrote in plain text.
 pub async fn remove_names(shared: &Shared) -> kvtier_s3::Result<()> {
-    let (entries, _) =
-        own_objects::list(&shared.client, &shared.node.own_names.tenant_names()).await?;
-    let names: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
+    let listing = own_objects::list(&shared.client, &shared.node.own_names.tenant_names()).await?;
+    let names: Vec<&str> = listing.entries.iter().map(|entry| entry.key.as_str()).collect();
     for some in names.chunks(1000) {
         shared.client.delete_many(some).await?;
     }

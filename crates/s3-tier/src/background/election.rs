@@ -24,7 +24,7 @@ use std::time::Duration;
 use kvtier_s3::{Client, Entry, ErrorKind, Put, Stored};
 
 use crate::background::epoch_object::{BYTES_MAX, FREE, encode, maker};
-use crate::background::own_objects;
+use crate::background::own_objects::{self, OwnListing};
 use crate::background::plausible_epochs::{Epochs, Unchanged};
 use crate::state::epoch_lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
 use crate::state::shared::Shared;
@@ -121,7 +121,8 @@ impl Candidate {
     async fn list(&mut self) -> kvtier_s3::Result<()> {
         let shared = Arc::clone(&self.shared);
         let paths = &shared.node.own_names;
-        let (entries, date) = own_objects::list(&self.client, &paths.leases()).await?;
+        let OwnListing { entries, date, .. } =
+            own_objects::list(&self.client, &paths.leases()).await?;
         let epochs = Epochs::new(&entries, |name| paths.epoch(name));
         shared.node.notes().foreign_leases = epochs.advice();
         let found = self.unchanged.top(epochs.top, date);

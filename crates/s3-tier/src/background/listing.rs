@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, ListedChunk, Reconciliation, make_recent};
 use crate::state::catalog::best_len;
 use crate::state::counters::add;
+use crate::state::listing_lag::LAG;
 use crate::state::machine::of_process;
 use crate::state::shared::Shared;
 
@@ -42,8 +43,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ENDLESS_TRIES: u32 = 3;
 /// The longest wait for the tenant key.
 const KEY_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Delay within which some stores list a new object.
-const LAG_MS: u64 = 5000;
+const LAG_MS: u64 = LAG.as_millis() as u64;
 
 /// Lists the whole bucket once. `known_ms` (Unix time) is when the snapshot was taken that filled
 /// the index before. Returns whether the listing reached its end.

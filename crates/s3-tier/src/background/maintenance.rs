@@ -37,6 +37,7 @@ use crate::background::{
     agree_on_tenant_key, election, fleet_totals, listing, own_objects, snapshot, unfinished_uploads,
 };
 use crate::state::counters::add;
+use crate::state::listing_lag::ListingLag;
 use crate::state::machine::of_process;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
@@ -108,6 +109,7 @@ pub async fn run(shared: Arc<Shared>) {
         last = Instant::now();
         // Other nodes may start at the same time: the first rounds follow closely.
         due = last + began.elapsed().min(every);
+        due = maintenance.renewal_due.take().map_or(due, |renewal| renewal.min(due));
     }
     // It may be inside a long pause. What it has applied so far stays right.
     listing.abort();
@@ -178,7 +180,7 @@ async fn check_settings(shared: &Shared) -> kvtier_s3::Result<()> {
 /// abandoned: the last one and the journals contain as much, and the lease must be released.
 pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
     // First, since it costs one PUT and is what other nodes miss most.
-    record(shared, "journal", flush(shared).await);
+    record(shared, "journal", flush(shared).await.map(drop));
     if shared.node.may_evict(shared.now_ms()) && shared.node.read_snapshot.load(Ordering::Relaxed) {
         let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
         record(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
@@ -191,19 +193,20 @@ fn record(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> b
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
-/// Announces this node to others, with an empty journal.
-async fn announce_node(shared: &Shared) -> kvtier_s3::Result<()> {
+/// Announces this node to others, with an empty journal. Returns the object's name.
+async fn announce_node(shared: &Shared) -> kvtier_s3::Result<Option<String>> {
     let name = shared.node.own_names.journal(&shared.node.name, 0);
-    own_objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
+    own_objects::put(&shared.client, &name, Vec::new(), &Put::default()).await?;
+    Ok(Some(name))
 }
 
-/// Writes the records since the last flush.
-async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
+/// Writes the records since the last flush. Returns the object's name.
+async fn flush(shared: &Shared) -> kvtier_s3::Result<Option<String>> {
     let node = &shared.node;
     // Numbered when it is taken: a name is never used for other records, even if the answer to its
     // PUT is lost.
     let taken = node.journal.take();
-    let Some((number, records)) = taken else { return Ok(()) };
+    let Some((number, records)) = taken else { return Ok(None) };
     let bytes = node.journal.encode(node.server_ms(&shared.client), &records);
     let name = node.own_names.journal(&node.name, number);
     if let Err(e) = own_objects::put(&shared.client, &name, bytes, &Put::default()).await {
@@ -212,11 +215,11 @@ async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
         return Err(e);
     }
     add(&shared.counters.journaled, records.len() as u64);
-    match node.journal.wrote(number) {
+    if let Some(old) = node.journal.wrote(number) {
         // Bounds the journal where no evictor merges and deletes its objects.
-        Some(old) => shared.client.delete(&node.own_names.journal(&node.name, old)).await,
-        None => Ok(()),
+        shared.client.delete(&node.own_names.journal(&node.name, old)).await?;
     }
+    Ok(Some(name))
 }
 
 struct Maintenance {
@@ -238,6 +241,9 @@ struct Maintenance {
     followed: Option<(String, u32)>,
     /// Nodes, this one included, as of the last listing of all journals.
     nodes: usize,
+    lag: ListingLag,
+    /// When the budget's renewal is due, where a lag of listings has put it off.
+    renewal_due: Option<Instant>,
     /// The totals that renewed the budget last.
     totals: Option<FleetTotals>,
     /// The snapshot that was read is of an earlier build, and contains names of tenants.
@@ -248,6 +254,8 @@ impl Maintenance {
     fn new(shared: Arc<Shared>) -> Self {
         let snapshot = (Instant::now(), 0);
         Maintenance {
+            lag: ListingLag::new(JOURNALS_STAY * shared.node.config.journal_every),
+            renewal_due: None,
             merger: JournalMerger::default(),
             snapshot,
             merged: 0,
@@ -274,7 +282,10 @@ impl Maintenance {
         }
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
-        record(&self.shared, "journal", announce_node(&self.shared).await);
+        let sent = Instant::now();
+        let announced = announce_node(&self.shared).await;
+        self.stored(announced, sent);
+        self.lag.announced();
         self.count_nodes().await;
         let totals = self.read_totals(true).await;
         let names = &self.shared.node.own_names;
@@ -285,15 +296,36 @@ impl Maintenance {
         self.exchanged(true, totals);
     }
 
+    /// Writes the journal; whether that succeeded.
+    async fn write_journal(&mut self) -> bool {
+        let sent = Instant::now();
+        let written = flush(&self.shared).await;
+        self.stored(written, sent)
+    }
+
+    /// An object of the journal that was sent then is stored, or not; whether it is.
+    fn stored(&mut self, written: kvtier_s3::Result<Option<String>>, sent: Instant) -> bool {
+        let written = written.map(|name| {
+            name.into_iter().for_each(|name| self.lag.stored(name, sent));
+        });
+        record(&self.shared, "journal", written)
+    }
+
     /// The journals of others are read, or the totals of all: this node's budget is renewed.
     fn exchanged(&mut self, is_early: bool, totals: Option<FleetTotals>) {
         let shared = &self.shared;
+        self.renewal_due = self.lag.puts_off_renewal(&shared.node.budget);
+        if self.renewal_due.is_some() {
+            return;
+        }
+        let listings_lag = self.lag.is_seen();
         let usage = shared.catalog().index.usage();
         let exchange = match &totals {
             // What was saved since they were read counts on.
             Some(_) if totals == self.totals => return,
             Some(FleetTotals { used, .. }) => {
-                Exchange::by_totals(self.nodes, *used, usage.capacity)
+                let exchange = Exchange::by_totals(self.nodes, *used, usage.capacity);
+                Exchange { listings_lag, ..exchange }
             }
             None => Exchange {
                 nodes: self.nodes,
@@ -302,10 +334,12 @@ impl Maintenance {
                 free: usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved)),
                 is_early,
                 is_by_totals: false,
+                listings_lag,
             },
         };
         shared.node.budget.exchanged(exchange);
         self.totals = totals;
+        self.lag.renewed();
         shared.freed.notify_waiters();
     }
 
@@ -333,7 +367,10 @@ impl Maintenance {
     /// Counts the nodes by a listing of all journals, without reading them.
     async fn count_nodes(&mut self) {
         match self.merger.count_nodes(&self.shared, self.node_age_s()).await {
-            Ok(nodes) => self.nodes = nodes,
+            Ok(nodes) => {
+                self.nodes = nodes;
+                self.lag.listed(|name| self.merger.lists(name));
+            }
             Err(e) => drop(self.shared.error("journal", None, e)),
         }
     }
@@ -427,7 +464,7 @@ impl Maintenance {
         let cap = shared.catalog().index.usage().capacity;
         // Before others are read: two nodes that exchange at the same time then see each other.
         let flushes = !early || shared.node.budget.is_journal_due(cap);
-        let flushed = !flushes || record(&shared, "journal", flush(&shared).await);
+        let flushed = !flushes || self.write_journal().await;
         let caught_up = self.learn().await && self.catch_up().await;
         // Asked after the catch-up, which may have taken long.
         let leads = shared.node.may_evict(shared.now_ms());
@@ -461,7 +498,7 @@ impl Maintenance {
         }
         // The early round has just found another node, which needs what this one wrote.
         if !flushes && self.nodes > 1 {
-            record(&shared, "journal", flush(&shared).await);
+            self.write_journal().await;
         }
         // Totals that cannot have what this node saved renew no budget.
         if flushed || totals.is_none() {
@@ -505,6 +542,7 @@ impl Maintenance {
                 // Only a listing of all journals shows how many nodes there are.
                 if directory == self.shared.node.own_names.journals() {
                     self.nodes = self.merger.nodes(&self.shared, self.node_age_s());
+                    self.lag.listed(|name| self.merger.lists(name));
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));

@@ -39,21 +39,31 @@ pub async fn put(client: &Client, name: &str, bytes: Vec<u8>, how: &Put) -> Resu
     client.put(name, &View::from_owner(bytes), how).await
 }
 
-/// The own objects in one directory, and the date of the answer.
-pub async fn list(client: &Client, directory: &str) -> Result<(Vec<Entry>, Option<i64>)> {
+/// A listing of own objects.
+#[derive(Debug, Default)]
+pub struct OwnListing {
+    pub entries: Vec<Entry>,
+    /// The date of the answer.
+    pub date: Option<i64>,
+    /// There are more than are listed.
+    pub is_cut: bool,
+}
+
+/// The own objects in one directory.
+pub async fn list(client: &Client, directory: &str) -> Result<OwnListing> {
     let what = List::under(directory);
-    let mut all = Vec::new();
+    let mut listing = OwnListing::default();
     let mut next = None;
-    let mut date = None;
     for _ in 0..PAGES_MAX {
         let page = client.list(&what, next.as_deref()).await?;
-        all.extend(page.entries);
-        (next, date) = (page.next, page.date.or(date));
+        listing.entries.extend(page.entries);
+        (next, listing.date) = (page.next, page.date.or(listing.date));
         if next.is_none() {
             break;
         }
     }
-    Ok((all, date))
+    listing.is_cut = next.is_some();
+    Ok(listing)
 }
 
 #[cfg(test)]
@@ -70,7 +80,7 @@ mod tests {
         let credentials = Credentials::new("AKIDTEST", "secret/test+key");
         let client = Client::new(Config::new(address.resolve().unwrap(), credentials));
         put(&client, "journal", vec![7; 100], &Put::default()).await.unwrap();
-        let (entries, _) = list(&client, "").await.unwrap();
+        let entries = list(&client, "").await.unwrap().entries;
         for bytes in [0, 99, 100, 101, u64::MAX] {
             let mut entry = entries[0].clone();
             entry.bytes = bytes;

@@ -93,11 +93,12 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
 /// being written.
 async fn delete_old_parts(shared: &Shared, manifest: &SnapshotManifest) -> kvtier_s3::Result<()> {
     let paths = &shared.node.own_names;
-    let (entries, _) = own_objects::list(&shared.client, &paths.snapshots()).await?;
+    let listing = own_objects::list(&shared.client, &paths.snapshots()).await?;
     let kept: HashSet<String> = manifest.parts.iter().map(|(part, _)| paths.part(part)).collect();
     let own = paths.part(&format!("{:016x}", manifest.at_ms));
     let old = |name: &&str| !kept.contains(*name) && **name < *own;
-    let old: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).filter(old).collect();
+    let old: Vec<&str> =
+        listing.entries.iter().map(|entry| entry.key.as_str()).filter(old).collect();
     for some in old.chunks(1000) {
         shared.client.delete_many(some).await?;
     }

@@ -67,7 +67,7 @@ pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketU
         });
         found.note_end(&name, pieces.end());
     }
-    for entry in own_objects::list(client, &paths.journals()).await?.0 {
+    for entry in own_objects::list(client, &paths.journals()).await?.entries {
         let Some(bytes) = found.get(client, &entry.key, OBJECT_BYTES_MAX).await? else { continue };
         let mut batches = journal::decode(&bytes);
         batches.by_ref().for_each(|batch| {

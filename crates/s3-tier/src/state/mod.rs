@@ -9,6 +9,7 @@ pub mod epoch_lease;
 pub mod eviction_queue;
 pub mod head_single_flight;
 pub mod key_locks;
+pub mod listing_lag;
 pub mod machine;
 pub mod node;
 pub mod node_budget;

@@ -23,6 +23,9 @@
 //! Without totals, when little is free, budgets end: the evictor frees space then, and the others keep close to the
 //! cap by `NodeState::reserve`.
 //!
+//! Where listings lag, budgets are half as large and renewed later (`state::listing_lag`): an exchange
+//! may lack what others wrote shortly before.
+//!
 //! A simulation in the tests runs up to eight nodes that start within a second of each other; each alone
 //! would fill the cap in 1 to 10 s.
 
@@ -32,6 +35,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const FIRST_PART: u64 = 8;
 /// Less free space than this part of the cap is little. By as much a large fleet may pass the cap.
 const LITTLE_PART: u64 = 20;
+/// Times that each node may fill its budget before all others have read of it.
+const WINDOWS: u64 = 2;
 /// Times that each node may fill its budget before the totals show it, and one more.
 const TOTALS_WINDOWS: u64 = 4;
 
@@ -48,7 +53,7 @@ struct State {
 }
 
 /// What an exchange showed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Exchange {
     /// How many nodes there are, this one included.
     pub nodes: usize,
@@ -58,14 +63,22 @@ pub struct Exchange {
     pub is_early: bool,
     /// The evictor counted for all. `free` is then up to the cap and a twentieth more.
     pub is_by_totals: bool,
+    /// Listings lag: it may lack what others wrote in the time before.
+    pub listings_lag: bool,
 }
 
 impl NodeBudget {
     /// An exchange ended.
     pub fn exchanged(&self, exchange: Exchange) {
         let mut state = self.state();
-        let granted = if state.last.is_none() { state.granted } else { 0 };
+        let counts_on = state.last.is_none() && !exchange.listings_lag;
+        let granted = if counts_on { state.granted } else { 0 };
         *state = State { last: Some(exchange), granted };
+    }
+
+    /// The exchange may have shown too few nodes: the limit is that before the first one again.
+    pub fn forget_exchange(&self) {
+        self.state().last = None;
     }
 
     /// Whether a save of `bytes` is within this node's budget. One save at a time always
@@ -78,12 +91,12 @@ impl NodeBudget {
         let budget = match state.last {
             None => cap / FIRST_PART,
             Some(Exchange { nodes: 0 | 1, .. }) => return true,
-            Some(Exchange { nodes, free, is_by_totals: true, .. }) => {
+            Some(exchange @ Exchange { nodes, free, is_by_totals: true, .. }) => {
                 one_is_allowed = free > 0;
-                free / (TOTALS_WINDOWS * nodes as u64)
+                free / (exchange.windows() * nodes as u64)
             }
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
-            Some(Exchange { nodes, free, .. }) => free / (2 * nodes as u64),
+            Some(exchange) => exchange.free / (exchange.windows() * exchange.nodes as u64),
         };
         (one_is_allowed && state.granted == 0) || state.granted.saturating_add(bytes) <= budget
     }
@@ -106,14 +119,14 @@ impl NodeBudget {
     pub fn is_journal_due(&self, cap: u64) -> bool {
         let state = self.state();
         let writes_much = state.is_early_and_alone() && state.granted > cap / FIRST_PART;
-        writes_much || state.last.is_some_and(|last| last.nodes > 1)
+        writes_much || state.last.is_none_or(|last| last.nodes > 1)
     }
 
-    /// Whether several nodes fill much free space: then each reads the journals of all.
+    /// Whether several nodes fill much free space, or may: then each reads the journals of all.
     pub fn is_filling(&self, cap: u64) -> bool {
         let is_filling =
             |last: Exchange| !last.is_by_totals && last.nodes > 1 && last.free >= cap / LITTLE_PART;
-        self.state().last.is_some_and(is_filling)
+        self.state().last.is_none_or(is_filling)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,7 +138,13 @@ impl Exchange {
     /// One in which the evictor's count of all `nodes` was read.
     pub fn by_totals(nodes: usize, used: u64, cap: u64) -> Self {
         let free = cap.saturating_add(cap / LITTLE_PART).saturating_sub(used);
-        Exchange { nodes, free, is_early: false, is_by_totals: true }
+        Exchange { nodes, free, is_by_totals: true, ..Exchange::default() }
+    }
+
+    /// How many budgets of each node the free space must bear until all have seen what was written.
+    fn windows(self) -> u64 {
+        let windows = if self.is_by_totals { TOTALS_WINDOWS } else { WINDOWS };
+        if self.listings_lag { 2 * windows } else { windows }
     }
 }
 
@@ -142,7 +161,7 @@ mod tests {
     #[test]
     fn one_node_takes_all_and_of_several_each_its_part() {
         let budget = NodeBudget::default();
-        let alone = Exchange { nodes: 1, free: 740, is_early: true, is_by_totals: false };
+        let alone = Exchange { nodes: 1, free: 740, is_early: true, ..Exchange::default() };
         assert!(budget.allows(100, 800), "one save");
         budget.grant(60, 800);
         assert!(
@@ -155,15 +174,34 @@ mod tests {
         assert!(budget.is_journal_due(800) && !budget.has_others());
         budget.exchanged(Exchange { is_early: false, ..alone });
         assert!(!budget.grant(740, 800) && budget.allows(740, 800) && !budget.has_others());
-        budget.exchanged(Exchange { nodes: 2, free: 400, is_early: false, is_by_totals: false });
+        budget.exchanged(Exchange { nodes: 2, free: 400, ..Exchange::default() });
         budget.grant(60, 800);
         assert!(budget.allows(40, 800) && !budget.allows(41, 800) && budget.is_filling(800));
-        budget.exchanged(Exchange { nodes: 2, free: 39, is_early: false, is_by_totals: false });
+        budget.exchanged(Exchange { nodes: 2, free: 39, ..Exchange::default() });
         budget.grant(60, 800);
         assert!(
             budget.allows(60, 800) && budget.has_others() && !budget.is_filling(800),
             "the evictor frees space"
         );
+    }
+
+    #[test]
+    fn where_listings_lag_the_budget_is_half_as_large() {
+        let budget = NodeBudget::default();
+        let two = Exchange { nodes: 2, free: 400, listings_lag: true, ..Exchange::default() };
+        budget.grant(100, 800);
+        budget.exchanged(two);
+        assert!(budget.allows(50, 800), "what was granted before is in journals");
+        budget.grant(1, 800);
+        assert!(budget.allows(49, 800) && !budget.allows(50, 800));
+        budget.exchanged(Exchange { listings_lag: true, ..Exchange::by_totals(10, 640, 800) });
+        budget.grant(1, 800);
+        assert!(budget.allows(1, 800) && !budget.allows(2, 800), "an eightieth of 200");
+        budget.exchanged(Exchange { nodes: 1, ..two });
+        budget.grant(60, 800);
+        budget.forget_exchange();
+        assert!(budget.allows(40, 800) && !budget.allows(41, 800) && !budget.has_others());
+        assert!(budget.is_journal_due(800) && budget.is_filling(800), "it looks for others");
     }
 
     #[test]
@@ -328,7 +366,7 @@ mod tests {
             nodes: there,
             free: CAP.saturating_sub(used),
             is_early,
-            is_by_totals: false,
+            ..Exchange::default()
         });
         node.known = shown;
     }

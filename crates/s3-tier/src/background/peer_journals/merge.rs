@@ -22,7 +22,7 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_s3::Entry;
 
-use crate::background::own_objects;
+use crate::background::own_objects::{self, OwnListing};
 use crate::background::peer_journals::apply::{Apply, BatchSource};
 use crate::background::peer_journals::batches::{
     JournalBatch, JournalObject, batches_of, read_all, sort_by_time,
@@ -45,8 +45,8 @@ const BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug, Default)]
 pub struct JournalMerger {
     progress: ReadProgress,
-    /// The last listing, and its date by the store's clock.
-    listed: (Vec<Entry>, Option<i64>),
+    /// The last listing.
+    listed: OwnListing,
     last_writes: LastWrites,
     unclear_chunks: UnclearChunks,
 }
@@ -142,10 +142,16 @@ impl JournalMerger {
         Ok(self.nodes(shared, age_s))
     }
 
+    /// Whether the last listing has this object, as far as it goes.
+    pub fn lists(&self, name: &str) -> bool {
+        let OwnListing { entries, is_cut, .. } = &self.listed;
+        *is_cut || entries.iter().any(|entry| entry.key == name)
+    }
+
     /// Announcements of nodes have nothing to read.
     fn skip_empty(&mut self, shared: &Shared) {
         let own = shared.node.own_names.journals_of(&shared.node.name);
-        for entry in self.listed.0.iter().filter(|entry| entry.bytes == 0) {
+        for entry in self.listed.entries.iter().filter(|entry| entry.bytes == 0) {
             if !entry.key.starts_with(&own) && !self.progress.is_read(&entry.key) {
                 self.progress.done(entry.key.clone());
             }
@@ -154,7 +160,7 @@ impl JournalMerger {
 
     async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
         self.listed = own_objects::list(&shared.client, directory).await?;
-        let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
+        let listed: HashSet<&String> = self.listed.entries.iter().map(|entry| &entry.key).collect();
         // Objects that are gone from the bucket need not be remembered.
         self.progress.keep(directory, &listed);
         Ok(())
@@ -163,7 +169,7 @@ impl JournalMerger {
     /// Nodes that wrote a journal object in the last `age_s` seconds, and this one. Valid after a
     /// listing of all journals.
     pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
-        let (entries, date) = &self.listed;
+        let OwnListing { entries, date, .. } = &self.listed;
         let own = shared.node.own_names.journals_of(&shared.node.name);
         let is_young = |entry: &&Entry| date.is_none_or(|date| date - entry.modified <= age_s);
         let others = entries.iter().filter(is_young).filter(|entry| !entry.key.starts_with(&own));
@@ -176,7 +182,7 @@ impl JournalMerger {
         let known =
             |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
         let mut entries: Vec<&Entry> =
-            self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
+            self.listed.entries.iter().filter(|entry| wanted(known(entry), entry)).collect();
         // Some stores list unsorted. The order of names is the order of a node's objects.
         entries.sort_unstable_by_key(|entry| &entry.key);
         let mut bytes = 0;
@@ -220,7 +226,7 @@ impl JournalMerger {
     /// Objects that a snapshot contains and that are at least `age_s` old; younger ones may not
     /// have been read by all nodes.
     pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
-        let (entries, date) = &self.listed;
+        let OwnListing { entries, date, .. } = &self.listed;
         let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
         let merged =
             |entry: &&Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(own);
