@@ -68,11 +68,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         return false;
     }
     let world = &host.world;
-    let Plan { fate, before, after } = {
-        let mut state = world.lock();
-        let state = &mut *state;
-        state.conditions.plan(&mut state.rng)
-    };
+    let Plan { fate, before, after } = world.plan_request();
     sleep(before).await;
     let refused = match fate {
         Fate::Throttled => Some(Response::error(503, "SlowDown")),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use kvtier_key::Digest;
 
 use crate::bucket::Bucket;
-use crate::conditions::Conditions;
+use crate::conditions::{Conditions, Fate, Plan};
 use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
@@ -37,6 +37,8 @@ pub struct State {
     pub rng: fastrand::Rng,
     pub bucket: Bucket,
     pub conditions: Conditions,
+    /// Until then answers come late.
+    delayed_until: Duration,
     pub findings: Vec<Finding>,
     pub events: u64,
     digest: [u8; 32],
@@ -63,6 +65,7 @@ impl World {
             rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
             bucket: Bucket::default(),
             conditions: Conditions::default(),
+            delayed_until: Duration::ZERO,
             findings: Vec::new(),
             events: 0,
             digest: [0; 32],
@@ -140,6 +143,24 @@ impl World {
     /// A random time between these, in milliseconds.
     pub fn between_ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.lock().rng.u64(from..=to))
+    }
+
+    /// What happens to the next request.
+    pub fn plan_request(&self) -> Plan {
+        let now = self.elapsed();
+        let mut state = self.lock();
+        let state = &mut *state;
+        let plan = state.conditions.plan(&mut state.rng);
+        if !matches!(plan.fate, Fate::Hanging(_)) {
+            state.delayed_until = state.delayed_until.max(now + plan.before + plan.after);
+        }
+        plan
+    }
+
+    /// How long it is until the last answer that a fault delayed has come.
+    pub fn delay_left(&self) -> Duration {
+        let now = self.elapsed();
+        self.lock().delayed_until.saturating_sub(now)
     }
 
     /// The digest of all events so far, in hex.

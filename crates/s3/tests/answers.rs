@@ -70,7 +70,7 @@ async fn a_list_of_deletes_is_answered_by_its_own_document_or_nothing_is_deleted
 #[tokio::test]
 async fn a_page_deletes_and_stores_nothing() {
     for (status, body) in
-        [(200, "<html>please log in</html>"), (200, "maintenance"), (202, ""), (299, "")]
+        [(200, "<html>please log in</html>"), (200, "maintenance"), (200, ""), (202, ""), (299, "")]
     {
         let (server, client, memory) = scene();
         server.put_object("k", vec![1]);
@@ -83,6 +83,10 @@ async fn a_page_deletes_and_stores_nothing() {
                 "{status} {body:?}"
             );
             server.heal();
+            // An empty 200 that names a version says that something was stored.
+            if (status, body) == (200, "") {
+                continue;
+            }
             let tagged = Foreign {
                 headers: vec![("etag", "\"page\"".into())],
                 ..Foreign::new(status, body)
