@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::report_path::REPORT;
 use crate::{contexts, cufile_state, events, faults, loaded_kernels, memory, streams};
 
-/// How often it is looked, with pauses, whether threads still release resources at the end of the process.
-/// No time: of a machine that stands still those threads have nothing.
-const LOOKS_MAX: usize = 3000;
+/// The most checks at the end of the process whether threads still release resources.
+/// Checks are counted, since time also passes while the machine stands still.
+const CHECKS_MAX: usize = 3000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Registers the report to be written at the end of the process.
@@ -45,7 +45,7 @@ fn settle() {
         let leaks = memory::leaks();
         leaks.device_bytes + leaks.pinned + events::count() + contexts::contexts() > 0
     };
-    for _ in (0..LOOKS_MAX).take_while(|_| has_leaks()) {
+    for _ in (0..CHECKS_MAX).take_while(|_| has_leaks()) {
         std::thread::sleep(PAUSE);
     }
 }

@@ -1,6 +1,7 @@
 //! What all parts of a simulation share: virtual time, seeded random numbers, the record of events and
 //! findings, and the bucket.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use kvtier_key::Digest;
 
 use crate::bucket::Bucket;
-use crate::conditions::{Conditions, Fate, Plan};
+use crate::conditions::{Conditions, Plan};
 use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
@@ -37,8 +38,8 @@ pub struct State {
     pub rng: fastrand::Rng,
     pub bucket: Bucket,
     pub conditions: Conditions,
-    /// Until then answers come late.
-    delayed_until: Duration,
+    /// When the last answer comes that a fault delays, of journals and by node.
+    delayed_until: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
     pub events: u64,
     digest: [u8; 32],
@@ -65,7 +66,7 @@ impl World {
             rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
             bucket: Bucket::default(),
             conditions: Conditions::default(),
-            delayed_until: Duration::ZERO,
+            delayed_until: BTreeMap::new(),
             findings: Vec::new(),
             events: 0,
             digest: [0; 32],
@@ -147,20 +148,22 @@ impl World {
 
     /// What happens to the next request.
     pub fn plan_request(&self) -> Plan {
-        let now = self.elapsed();
         let mut state = self.lock();
         let state = &mut *state;
-        let plan = state.conditions.plan(&mut state.rng);
-        if !matches!(plan.fate, Fate::Hanging(_)) {
-            state.delayed_until = state.delayed_until.max(now + plan.before + plan.after);
-        }
-        plan
+        state.conditions.plan(&mut state.rng)
     }
 
-    /// How long it is until the last answer that a fault delayed has come.
-    pub fn delay_left(&self) -> Duration {
+    /// A fault delays what this node reads of other nodes, until then.
+    pub fn delays(&self, node: &str, until: Duration) {
+        let mut state = self.lock();
+        let last = state.delayed_until.entry(node.to_owned()).or_default();
+        *last = until.max(*last);
+    }
+
+    /// How long it is until the last of it has come.
+    pub fn delay_left(&self, node: &str) -> Duration {
         let now = self.elapsed();
-        self.lock().delayed_until.saturating_sub(now)
+        self.lock().delayed_until.get(node).copied().unwrap_or_default().saturating_sub(now)
     }
 
     /// The digest of all events so far, in hex.

@@ -224,6 +224,8 @@ fn saves_that_the_store_slows_down_leave_loads_their_pace() {
     let names: Vec<_> = stored.iter().map(|key| world.name(key)).collect();
     let hang = |name: &String| stalled_gets(&world).iter().any(|target| target.contains(name));
     within(LONG, "the loads are under way", || names.iter().all(hang));
+    let puts = world.server.stalled() - stalled_gets(&world).len();
+    assert!(puts < 8, "saves have {puts} of 16 places");
     world.server.heal();
     world.server.release();
 }
@@ -249,6 +251,7 @@ fn a_save_with_little_time_learns_that_the_bucket_is_full() {
     for _ in 0..8 {
         within(LONG, "a full bucket is a reason, and no timeout", is_shed_in_time);
     }
+    assert!(numbers.get() < 160, "{} tries", numbers.get());
     world.server.heal();
 }
 

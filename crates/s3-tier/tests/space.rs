@@ -262,6 +262,9 @@ fn loads_overtake_saves_that_wait() {
         // It waits for none of the forty: one that hangs is abandoned for it.
         assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
         assert!(!one.is_done() && !others.is_done());
+        // Behind the forty it would have come after 39 that hang.
+        let hung = world.server.stalled_requests().len();
+        assert!(hung < 20, "{hung} hang");
         world.server.heal();
         world.server.release();
         for saving in [one, others] {

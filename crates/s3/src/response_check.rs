@@ -62,11 +62,14 @@ pub fn stored(head: &ResponseHead, body: &[u8]) -> Result<String, AttemptError> 
 }
 
 /// As [`done`], of a request that deletes: nothing but an empty answer says that something is gone.
-/// S3 answers 204. A 200 may be of something before the store, unless it has the store's id.
-pub fn deleted(head: &ResponseHead, body: &[u8]) -> Result<(), AttemptError> {
+/// Answers whether it is certainly the store that says so: S3 says 204. A 200 without the store's id
+/// may be of something before it.
+pub fn deleted(head: &ResponseHead, body: &[u8]) -> Result<bool, AttemptError> {
     done(head, body)?;
-    let is_of_store = head.status == 204 || head.header("x-amz-request-id").is_some();
-    if is_of_store && body.trim_ascii().is_empty() { Ok(()) } else { Err(foreign(xml::nonsense())) }
+    if !body.trim_ascii().is_empty() {
+        return Err(foreign(xml::nonsense()));
+    }
+    Ok(head.status == 204 || head.header("x-amz-request-id").is_some())
 }
 
 /// Reads a document whose root element is `root`: calls `leaf` as [`xml::each`] does. Whatever else
@@ -154,7 +157,7 @@ mod tests {
         assert_eq!(stored(&version, b"").unwrap(), "\"v\"");
         assert!(stored(&version, b"<PutObjectResult/>").is_ok());
         let named = head("x-amz-request-id: 1");
-        assert!(deleted(&named, b" \n").is_ok() && deleted(&version, b"").is_err());
+        assert!(deleted(&named, b" \n").unwrap() && !deleted(&version, b"").unwrap());
         assert!(stored(&head("x: y"), b"").is_err(), "no version");
         for page in [
             &b"<html>please log in</html>"[..],

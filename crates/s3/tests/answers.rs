@@ -115,6 +115,23 @@ async fn a_page_deletes_and_stores_nothing() {
 }
 
 #[tokio::test]
+async fn a_delete_that_may_not_be_the_stores_is_confirmed() {
+    let (server, client, _) = scene();
+    server.put_object("k", vec![1]);
+    // It is done, by a store that answers 200.
+    let done = Foreign { done: true, ..Foreign::new(200, "") };
+    server.script(Rule::next(Fault::Foreign(done)).method("DELETE").times(1000));
+    client.delete("k").await.unwrap();
+    assert!(server.object("k").is_none());
+    // It is never done.
+    server.heal();
+    server.put_object("k", vec![1]);
+    server.script(Rule::next(page(200, "")).method("DELETE").times(1000));
+    let error = client.delete("k").await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("still there"), "{error}");
+}
+
+#[tokio::test]
 async fn a_success_that_is_no_object_is_none() {
     for status in [200, 201, 202, 204, 299] {
         let (server, client, memory) = scene();

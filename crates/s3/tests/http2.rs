@@ -173,9 +173,10 @@ async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
     // By how long nothing moved, and not by its deadline.
     assert!((1_000..600_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     // Where this machine stands still, nothing moves for so long either.
-    let began = Instant::now();
+    let mut failed = 0;
     while client.put("k", &large, &Put::default()).await.is_err() {
-        assert!(began.elapsed() < Duration::from_secs(600), "not well again");
+        failed += 1;
+        assert!(failed < 10, "not well again");
     }
     drop((large, client));
     assert!(memory.is_whole());

@@ -12,8 +12,8 @@ use super::model::LONGEST_BYTES;
 use super::node::PREFIX;
 use super::{CAP_BYTES, Fleet, KEYS, NODES};
 
-/// Within this time after the last fault a node serves again. A fault lasts until the last answer that
-/// it delays.
+/// Within this time after the last fault a node serves again. A fault lasts for a node until the last
+/// journal object comes that it delays.
 const BACK_MAX: Duration = Duration::from_secs(2);
 /// The most bytes that the bucket may have at any time. `docs/S3.md`, "Conflicts" and "Budgets": each node
 /// may pass the cap by a twentieth and a chunk, and one that starts may write an eighth of the cap.
@@ -28,7 +28,6 @@ const EVICTED_WITHIN: Duration = Duration::from_secs(30);
 /// Each node saves and loads within the promised time.
 pub async fn service_is_back(fleet: &Arc<Fleet>) {
     let began = Instant::now();
-    let delay = fleet.world.delay_left();
     let nodes = fleet.nodes().clone();
     let mut waiting = Vec::new();
     for node in nodes {
@@ -36,6 +35,7 @@ pub async fn service_is_back(fleet: &Arc<Fleet>) {
         waiting.push(tokio::spawn(async move {
             // Short: one key may wait for a request of another caller that hangs.
             let caller = fleet.caller(node, Duration::from_millis(400));
+            let delay = fleet.world.delay_left(&caller.name);
             loop {
                 let n = fleet.world.below(KEYS);
                 if caller.save(&[n]).await && caller.load(&[n]).await.0 {
@@ -47,7 +47,9 @@ pub async fn service_is_back(fleet: &Arc<Fleet>) {
                 sleep(Duration::from_millis(50)).await;
             }
             let (took, name) = (began.elapsed(), &caller.name);
-            fleet.world.event(format_args!("{name} serves again after {took:?}"));
+            fleet
+                .world
+                .event(format_args!("{name} serves again after {took:?}, delayed by {delay:?}"));
             if took > delay + BACK_MAX {
                 let took = took - delay;
                 let what = format!("{name} served again {took:?} after the last fault");

@@ -67,7 +67,7 @@ const TRIES_MAX: u32 = 20;
 const EARLY_PART: u32 = 30;
 /// The shortest pause between rounds while saves wait for space, as a part of the interval.
 const HURRY_PART: u32 = 10;
-/// The shortest pause while no other node is known: such a round is one listing that finds nothing.
+/// The shortest pause while no other node is known: such a round is little more than one listing.
 const ALONE_PAUSE: Duration = Duration::from_millis(100);
 /// Ages and intervals are truncated to seconds.
 const AGE_CUT_S: i64 = 2;
@@ -216,8 +216,13 @@ async fn flush(shared: &Shared) -> kvtier_s3::Result<Option<String>> {
     }
     add(&shared.counters.journaled, records.len() as u64);
     if let Some(old) = node.journal.wrote(number) {
-        // Bounds the journal where no evictor merges and deletes its objects.
-        shared.client.delete(&node.own_names.journal(&node.name, old)).await?;
+        // Bounds the journal where no evictor merges and deletes its objects. If it fails, the
+        // records are written all the same.
+        record(
+            shared,
+            "journal",
+            shared.client.delete(&node.own_names.journal(&node.name, old)).await,
+        );
     }
     Ok(Some(name))
 }

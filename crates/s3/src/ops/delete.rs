@@ -16,6 +16,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 pub const KEYS_MAX: usize = 1000;
 /// The most requests in flight where each deletes one object.
 const SINGLY_MAX: usize = 16;
+/// How often an object is deleted that is still there after an answer that may not be the store's.
+const UNCERTAIN_MAX: usize = 3;
 
 /// A key that was not deleted, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,12 +37,21 @@ impl Client {
     /// `Throttled` or `Unavailable` when the store does not do it in time.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
-        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
-        match self.run(RequestKind::Delete, "delete", asked).await {
-            // A repeated attempt finds nothing where the first one's answer was lost.
-            Err(e) if !is_missing(&e) => Err(e),
-            _ => Ok(()),
+        for _ in 0..UNCERTAIN_MAX {
+            let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
+            match self.run(RequestKind::Delete, "delete", asked).await {
+                Ok(true) => return Ok(()),
+                // Some stores answer so, and so does what stands before others.
+                Ok(false) if self.head(key).await?.is_none() => return Ok(()),
+                Ok(false) => {}
+                // A repeated attempt finds nothing where the first one's answer was lost.
+                Err(e) if is_missing(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
         }
+        Err(Error::foreign(
+            "DELETE was answered 200 without an id of S3, and the object is still there: check what stands before the store",
+        ))
     }
 
     /// Deletes up to 1000 objects with one request. Deletes them one by one where the store has no
