@@ -129,6 +129,11 @@ async fn a_delete_that_may_not_be_the_stores_is_confirmed() {
     server.script(Rule::next(page(200, "")).method("DELETE").times(1000));
     let error = client.delete("k").await.unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("still there"), "{error}");
+    // All of it has one deadline.
+    server.script(Rule::next(Fault::Hang).method("HEAD").times(1000));
+    let error = client.within(std::time::Duration::from_secs(1)).delete("k").await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Timeout && error.to_string().contains("delete"), "{error}");
+    server.release();
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-use std::sync::{Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::concurrent::try_for_each_concurrent;
 use super::is_missing;
@@ -36,22 +37,8 @@ impl Client {
     /// `Denied` without the permission, `NotFound` when the bucket does not exist, `Timeout`, `Io`,
     /// `Throttled` or `Unavailable` when the store does not do it in time.
     pub async fn delete(&self, key: &str) -> Result<()> {
-        let request = Request::new("DELETE", Some(key));
-        for _ in 0..UNCERTAIN_MAX {
-            let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
-            match self.run(RequestKind::Delete, "delete", asked).await {
-                Ok(true) => return Ok(()),
-                // Some stores answer so, and so does what stands before others.
-                Ok(false) if self.head(key).await?.is_none() => return Ok(()),
-                Ok(false) => {}
-                // A repeated attempt finds nothing where the first one's answer was lost.
-                Err(e) if is_missing(&e) => return Ok(()),
-                Err(e) => return Err(e),
-            }
-        }
-        Err(Error::foreign(
-            "DELETE was answered 200 without an id of S3, and the object is still there: check what stands before the store",
-        ))
+        // Both requests have the one deadline of the operation.
+        self.run(RequestKind::Delete, "delete", pin!(self.inner.delete(key))).await
     }
 
     /// Deletes up to 1000 objects with one request. Deletes them one by one where the store has no
@@ -184,6 +171,31 @@ impl Client {
         };
         try_for_each_concurrent(keys.iter().map(|key| one(key)), SINGLY_MAX).await?;
         Ok(refused.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    /// Deletes an object, and asks whether it is gone where the answer may not be the store's.
+    async fn delete(self: &Arc<Self>, key: &str) -> Result<()> {
+        let (delete, head) = (Request::new("DELETE", Some(key)), Request::new("HEAD", Some(key)));
+        for _ in 0..UNCERTAIN_MAX {
+            match self.ask_for(&delete, ANSWER_BYTES_MAX, response_check::deleted).await {
+                Ok(true) => return Ok(()),
+                // Some stores answer so, and so does what stands before others.
+                Ok(false) => {}
+                // A repeated attempt finds nothing where the first one's answer was lost.
+                Err(e) if is_missing(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+            match self.ask(&head, 0).await {
+                Ok(_) => {}
+                Err(e) if is_missing(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Error::foreign(
+            "DELETE was answered 200 without an id of S3, and the object is still there: check what stands before the store",
+        ))
     }
 }
 
