@@ -90,6 +90,7 @@ mod tests {
 
     use super::*;
     use crate::state::node_budget::Exchange;
+    use crate::state::node_budget::fill_model::{self, CAP};
 
     #[tokio::test(start_paused = true)]
     async fn a_listing_lags_that_lacks_what_was_stored_before() {
@@ -148,7 +149,6 @@ mod tests {
         assert_eq!(lag.puts_off_renewal(&budget), None, "no lag was seen for a minute");
     }
 
-    const CAP: u64 = 1_000_000;
     /// A step of the simulation.
     const STEP: Duration = Duration::from_millis(50);
 
@@ -210,26 +210,12 @@ mod tests {
             }
         }
 
-        /// Whether it asks for an exchange.
         fn write(&mut self, speed: u64) -> bool {
-            let chunk = speed.min(CAP / 1000);
-            let mut asks = false;
-            for _ in 0..(speed / chunk) {
-                if self.wrote + self.known + chunk > CAP {
-                    break;
-                }
-                if !self.budget.allows(chunk, CAP) {
-                    return asks || self.budget.has_others();
-                }
-                asks |= self.budget.grant(chunk, CAP);
-                self.wrote += chunk;
-            }
-            asks
+            fill_model::write(&self.budget, &mut self.wrote, self.known, speed)
         }
 
         fn is_round_due(&self, step: usize) -> bool {
-            self.last_round
-                .is_none_or(|last| step - last >= last.saturating_sub(self.start).clamp(20, 600))
+            fill_model::is_round_due(self.start, self.last_round, step)
         }
 
         /// What a listing shows of it: how much it had written.
@@ -238,7 +224,7 @@ mod tests {
         }
     }
 
-    /// The time between rounds doubles, from a second to 30 s. A requested round follows after 3 s, or
+    /// A requested round follows after 3 s, or
     /// after 100 ms while no other node is known.
     fn round(nodes: &mut [Node], n: usize, step: usize, late: usize) {
         let pause = if nodes[n].budget.has_others() { 60 } else { 2 };

@@ -154,8 +154,40 @@ impl State {
     }
 }
 
+/// How a node of a model fills an empty bucket. A step has 50 ms.
+#[cfg(test)]
+pub(super) mod fill_model {
+    use super::NodeBudget;
+
+    pub const CAP: u64 = 1_000_000;
+
+    /// A node writes up to `speed` bytes, as far as its budget and the cap allow. Answers whether it
+    /// asks for an exchange. `others` is what it knows of the others.
+    pub fn write(budget: &NodeBudget, wrote: &mut u64, others: u64, speed: u64) -> bool {
+        let chunk = speed.min(CAP / 1000);
+        let mut asks = false;
+        for _ in 0..(speed / chunk) {
+            if *wrote + others + chunk > CAP {
+                return asks;
+            }
+            if !budget.allows(chunk, CAP) {
+                return asks || budget.has_others();
+            }
+            asks |= budget.grant(chunk, CAP);
+            *wrote += chunk;
+        }
+        asks
+    }
+
+    /// The time between rounds doubles, from a second to 30 s.
+    pub fn is_round_due(start: usize, last_round: Option<usize>, step: usize) -> bool {
+        last_round.is_none_or(|last| step - last >= last.saturating_sub(start).clamp(20, 600))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::fill_model::CAP;
     use super::*;
 
     #[test]
@@ -287,8 +319,6 @@ mod tests {
         assert!(most <= Some(CAP * 5 / 4), "{most:?} of {CAP}");
     }
 
-    const CAP: u64 = 1_000_000;
-
     #[derive(Default)]
     struct Node {
         budget: NodeBudget,
@@ -319,28 +349,13 @@ mod tests {
     }
 
     impl Node {
-        /// Whether it asks for an exchange.
         fn write(&mut self, own: usize, speed: u64) -> bool {
-            let others: u64 =
-                (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
-            let chunk = speed.min(CAP / 1000);
-            let mut asks = false;
-            for _ in 0..(speed / chunk) {
-                if self.wrote + others + chunk > CAP {
-                    return asks;
-                }
-                if !self.budget.allows(chunk, CAP) {
-                    return asks || self.budget.has_others();
-                }
-                asks |= self.budget.grant(chunk, CAP);
-                self.wrote += chunk;
-            }
-            asks
+            let others = (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
+            fill_model::write(&self.budget, &mut self.wrote, others, speed)
         }
 
         fn is_round_due(&self, step: usize) -> bool {
-            self.last_round
-                .is_none_or(|last| step - last >= last.saturating_sub(self.start).clamp(20, 600))
+            fill_model::is_round_due(self.start, self.last_round, step)
         }
     }
 
