@@ -71,7 +71,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
     let Plan { fate, before, after } = world.plan_request();
     // A node waits for it before it counts what others did.
     if request.method == "GET" && request.path.contains("/.kvtier/journal/") {
-        world.delays(host.name(), world.elapsed() + before + after);
+        world.note_late_journal(host.name(), world.elapsed() + before + after);
     }
     sleep(before).await;
     let refused = match fate {

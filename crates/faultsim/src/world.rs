@@ -39,7 +39,7 @@ pub struct State {
     pub bucket: Bucket,
     pub conditions: Conditions,
     /// When the last answer comes that a fault delays, of journals and by node.
-    delayed_until: BTreeMap<String, Duration>,
+    late_journals: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
     pub events: u64,
     digest: [u8; 32],
@@ -66,7 +66,7 @@ impl World {
             rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
             bucket: Bucket::default(),
             conditions: Conditions::default(),
-            delayed_until: BTreeMap::new(),
+            late_journals: BTreeMap::new(),
             findings: Vec::new(),
             events: 0,
             digest: [0; 32],
@@ -153,17 +153,17 @@ impl World {
         state.conditions.plan(&mut state.rng)
     }
 
-    /// A fault delays what this node reads of other nodes, until then.
-    pub fn delays(&self, node: &str, until: Duration) {
+    /// A journal object that this node reads comes then.
+    pub fn note_late_journal(&self, node: &str, until: Duration) {
         let mut state = self.lock();
-        let last = state.delayed_until.entry(node.to_owned()).or_default();
+        let last = state.late_journals.entry(node.to_owned()).or_default();
         *last = until.max(*last);
     }
 
-    /// How long it is until the last of it has come.
-    pub fn delay_left(&self, node: &str) -> Duration {
+    /// How long it is until the last journal object comes that this node has asked for.
+    pub fn late_journal_left(&self, node: &str) -> Duration {
         let now = self.elapsed();
-        self.lock().delayed_until.get(node).copied().unwrap_or_default().saturating_sub(now)
+        self.lock().late_journals.get(node).copied().unwrap_or_default().saturating_sub(now)
     }
 
     /// The digest of all events so far, in hex.

@@ -140,7 +140,9 @@ fn encode_symbols(
     let coded = match coded {
         // The sample was not like the block.
         None if is_sampled => coding_of_all(symbols).encode(symbols, after, limit),
-        Some(len) if is_sampled && len > coding.about + coding.about / EXCESS_PARTS => {
+        Some(len)
+            if is_sampled && len > coding.expected_len + coding.expected_len / EXCESS_PARTS =>
+        {
             coding_of_all(symbols).encode(symbols, after, limit)
         }
         coded => coded,
@@ -156,7 +158,7 @@ fn coding_of_all(symbols: &[u8]) -> Coding {
 struct Coding {
     lengths: CodeLengths,
     /// The bytes that the symbols become, if those that were counted are like all.
-    about: usize,
+    expected_len: usize,
 }
 
 impl Coding {
@@ -165,14 +167,14 @@ impl Coding {
         let counted: u32 = counts.iter().sum();
         let bits = lengths.total_bits(counts) * symbols as u64 / u64::from(counted);
         // Streams end with a whole byte and a length of two.
-        let about = bits as usize / 8 + 3 * all_runs(symbols).count() + PACKED_LEN;
-        Coding { lengths, about }
+        let expected_len = bits as usize / 8 + 3 * all_runs(symbols).count() + PACKED_LEN;
+        Coding { lengths, expected_len }
     }
 
     /// Writes the code, the lengths of the streams and the streams; answers their bytes. Nothing
     /// where they are more than `limit` or do not fit.
     fn encode(&self, symbols: &[u8], out: &mut [u8], limit: usize) -> Option<usize> {
-        if self.about > limit {
+        if self.expected_len > limit {
             return None;
         }
         let table = EncodeTable::new(&self.lengths);

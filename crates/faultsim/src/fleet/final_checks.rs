@@ -35,7 +35,7 @@ pub async fn service_is_back(fleet: &Arc<Fleet>) {
         waiting.push(tokio::spawn(async move {
             // Short: one key may wait for a request of another caller that hangs.
             let caller = fleet.caller(node, Duration::from_millis(400));
-            let delay = fleet.world.delay_left(&caller.name);
+            let delay = fleet.world.late_journal_left(&caller.name);
             loop {
                 let n = fleet.world.below(KEYS);
                 if caller.save(&[n]).await && caller.load(&[n]).await.0 {
