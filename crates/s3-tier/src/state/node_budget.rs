@@ -162,7 +162,7 @@ pub(super) mod fill_model {
     pub const CAP: u64 = 1_000_000;
 
     /// A node writes up to `speed` bytes, as far as its budget and the cap allow. Answers whether it
-    /// asks for an exchange. `others` is what it knows of the others.
+    /// asks for an exchange. `others` is what it has read of the others.
     pub fn write(budget: &NodeBudget, wrote: &mut u64, others: u64, speed: u64) -> bool {
         let chunk = speed.min(CAP / 1000);
         let mut asks = false;
