@@ -149,7 +149,7 @@ mod tests {
         for defect in defects {
             // Elsewhere than at the root it passes over files without a word.
             let check = Cmd::new("git apply --check").arg(defect.to_string_lossy());
-            check.dir(&root()).run().unwrap();
+            check.dir(root()).run().unwrap();
         }
     }
 }
