@@ -5,18 +5,15 @@ use crate::mover::Mover;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
-    /// Deletes unfinished files for which the ledger counts these bytes together. They are released
-    /// when all files are gone. The caller does not hold
+    /// Deletes unfinished files for which the ledger counts these bytes together, and releases those
+    /// of the files that are gone. The caller does not hold
     /// [`moving`](crate::ledger::validity::LedgerValidity::moving).
     pub fn delete_unfinished(&self, files: impl IntoIterator<Item = Draft>, counted_bytes: u64) {
         let _moving = self.space.ledger_validity.moving();
         let since = self.space.ledger.generation();
         let mut left = counted_bytes;
         for file in files {
-            // The first that stays keeps the bytes counted.
-            if !self.data_dir.discard(file, left) {
-                left = 0;
-            }
+            left = self.data_dir.discard(file, left);
         }
         self.uncount(left, since);
     }

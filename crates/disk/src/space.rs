@@ -329,9 +329,10 @@ impl<M: Mover> SpaceReservation<M> {
         self.draft = None;
         self.is_counted = false;
         let head = self.shared.data_dir.head_bytes();
-        let is_gone = self.sidecar.take().is_none_or(|it| self.shared.data_dir.discard(it, head));
-        let left = if is_gone { 0 } else { head };
-        self.shared.uncount(self.size.claimed.saturating_sub(left), since);
+        let discard = |sidecar| self.shared.data_dir.discard(sidecar, head);
+        let of_sidecar = self.sidecar.take().map_or(head, discard);
+        let of_file = self.size.claimed.saturating_sub(head);
+        self.shared.uncount(of_file + of_sidecar, since);
     }
 
     /// Returns the reservation to the index.

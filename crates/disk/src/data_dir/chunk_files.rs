@@ -173,9 +173,12 @@ impl DataDir {
             return Ok(None);
         }
         // Before it is an unfinished file that states these bytes: a crash of the machine, or another
-        // program, may have cut it, and a peer that measures files counts what is left.
-        match self.find(digest, len)? {
-            Some(there) if there.bytes == Some(bytes) => self.take(digest, len, bytes),
+        // program, may have cut it, and a peer that measures files counts what is left. A crash may
+        // also have left it under another chunk's name, whose bytes it holds then.
+        match self.stat(digest, len)? {
+            Some(stat) if stat.st_nlink == 1 && FileId::of_stat(&stat).bytes == Some(bytes) => {
+                self.take(digest, len, bytes)
+            }
             _ => Ok(None),
         }
     }
@@ -244,7 +247,7 @@ impl DataDir {
             && let Ok(Some(taken)) = self.take(digest, len, 0)
         {
             let bytes = self.draft_bytes(&taken).ok().or(there.bytes).unwrap_or(0);
-            return Ok(Some(if self.discard(taken, bytes) { bytes } else { 0 }));
+            return Ok(Some(self.discard(taken, bytes)));
         }
         // A directory has the name, or the staging directory was deleted.
         Ok(self.unlink(digest, len)?.then(|| self.released(len, there.bytes)))

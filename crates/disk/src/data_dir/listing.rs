@@ -35,12 +35,14 @@ impl DataDir {
         self.names_below("", layout, &mut each)
     }
 
-    /// Whether a foreign layout has a chunk's file, of whatever namespace. Lists names up to the first.
+    /// Whether a foreign layout has a file of a chunk, of whatever namespace: a sidecar that lost its
+    /// chunk is counted too. Lists names up to the first.
     pub fn has_foreign_files(&self) -> io::Result<bool> {
         let Some(foreign) = self.foreign() else { return Ok(false) };
+        let layout = foreign.layout;
         let mut is_found = false;
         let listed = self.foreign_names(|name| {
-            is_found = foreign.layout.key_of(name).is_some();
+            is_found = layout.key_of(name).is_some() || layout.chunk_of_sidecar(name).is_some();
             // Any error ends the listing.
             if is_found { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
         });

@@ -89,10 +89,8 @@ impl DataDir {
                 }
                 None
             }
-            // Counted until it is gone.
             Err(e) if e != nix::Error::ENOENT => {
-                self.discard(draft.clone(), bytes);
-                None
+                Some(self.discard(draft.clone(), bytes)).filter(|released| *released > 0)
             }
             _ => Some(bytes),
         }

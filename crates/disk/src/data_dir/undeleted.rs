@@ -2,15 +2,16 @@
 //! until then the ledger counts their bytes.
 
 use std::io::ErrorKind as Io;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{DataDir, Draft};
+use super::{DataDir, Draft, staging};
 
 /// A file that could not be deleted.
 #[derive(Debug)]
 struct Undeleted {
     file: Draft,
-    /// What the ledger counts for it.
+    /// What the ledger counts for it, before and after a recount.
     counted_bytes: u64,
 }
 
@@ -34,14 +35,27 @@ impl UndeletedFiles {
 }
 
 impl DataDir {
-    /// Deletes an unfinished file for which the ledger counts `counted_bytes`. Returns whether it is
-    /// gone: then the caller releases its bytes, else the maintenance does later.
-    pub fn discard(&self, file: Draft, counted_bytes: u64) -> bool {
-        let is_gone = !self.unlink_draft(&file).is_err_and(|e| e.kind() != Io::NotFound);
-        if !is_gone {
-            self.undeleted.lock().push(Undeleted { file, counted_bytes });
+    /// Deletes an unfinished file for which the ledger counts `counted_bytes`. Returns how many of
+    /// them the caller releases now: all where the file is gone. Where it stays, those stay counted
+    /// that a recount by anyone would find for it; the maintenance releases them later.
+    pub fn discard(&self, file: Draft, counted_bytes: u64) -> u64 {
+        if !self.unlink_draft(&file).is_err_and(|e| e.kind() != Io::NotFound) {
+            return counted_bytes;
         }
-        is_gone
+        let (kept, released) = match self.draft_bytes(&file) {
+            Ok(there) => {
+                let found = there.max(staging::claimed_by(&file.name).unwrap_or(0));
+                let kept = found.min(counted_bytes);
+                (kept, counted_bytes - kept)
+            }
+            // Unknown: all stay counted until the ledger is compared with the directory.
+            Err(_) => {
+                self.is_count_uncertain.store(true, Ordering::Relaxed);
+                (0, 0)
+            }
+        };
+        self.undeleted.lock().push(Undeleted { file, counted_bytes: kept });
+        released
     }
 
     /// Tries again to delete what could not be deleted before.
@@ -62,32 +76,53 @@ impl DataDir {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
 
     use super::*;
+
+    /// Puts a directory in the place of a file, which cannot be unlinked, by root neither. Returns its
+    /// path and its length.
+    fn block(draft: &Draft) -> (PathBuf, u64) {
+        let path = draft.staging.path().join(&draft.name);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let len = fs::metadata(&path).unwrap().len();
+        (path, len)
+    }
 
     #[test]
     fn a_file_that_cannot_be_deleted_is_tried_again() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path(), None).unwrap();
         let draft = || data_dir.create_small(b"bytes", false).unwrap();
-        // A directory in the place of the file cannot be unlinked, by root neither.
-        let block = |draft: &Draft| {
-            let path = draft.staging.path().join(&draft.name);
-            fs::remove_file(&path).unwrap();
-            fs::create_dir(&path).unwrap();
-            path
-        };
         let (first, second) = (draft(), draft());
-        let (becomes_a_file, goes) = (block(&first), block(&second));
-        assert!(!data_dir.discard(first, 4096) && !data_dir.discard(second, 8192));
+        let ((becomes_a_file, kept), (goes, _)) = (block(&first), block(&second));
+        assert_eq!(data_dir.discard(first, kept + 4096), 4096);
+        assert_eq!(data_dir.discard(second, 1), 0);
         assert_eq!(data_dir.delete_undeleted(), Deleted::default());
         fs::remove_dir(&becomes_a_file).unwrap();
         fs::write(&becomes_a_file, "").unwrap();
         fs::remove_dir(goes).unwrap();
         let deleted = data_dir.delete_undeleted();
-        assert_eq!(deleted, Deleted { bytes: 4096, were_absent: true });
+        assert_eq!(deleted, Deleted { bytes: kept, were_absent: true });
         assert!(!becomes_a_file.exists());
         assert_eq!(data_dir.delete_undeleted(), Deleted::default());
-        assert!(data_dir.discard(draft(), 0));
+        assert_eq!(data_dir.discard(draft(), 7), 7);
+    }
+
+    /// A recount between both tries counts the file as its name states. What is released later must be
+    /// counted then too.
+    #[test]
+    fn what_stays_counted_for_a_file_is_what_a_recount_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let (draft, _) = data_dir.create(1 << 20).unwrap();
+        let (path, _) = block(&draft);
+        assert_eq!(data_dir.discard(draft, (1 << 20) + 4096), 4096);
+        assert_eq!(data_dir.count_once().unwrap(), 1 << 20);
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(data_dir.delete_undeleted().bytes, 1 << 20);
+        assert_eq!(data_dir.count_once().unwrap(), 0);
     }
 }

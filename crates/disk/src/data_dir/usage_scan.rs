@@ -1,7 +1,7 @@
 //! Counts the bytes in a directory while peers change it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -40,10 +40,24 @@ pub struct SeenFiles {
     inodes: HashSet<u64>,
     /// How many more names each file has than one, where it has several.
     more_names: HashMap<u64, u64>,
+    /// How many names each file has in this pass.
+    in_this_pass: HashMap<u64, u64>,
+    bytes: u64,
+}
+
+/// A name of a file, as a pass found it.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    inode: u64,
+    /// What the ledger counts for it.
     bytes: u64,
 }
 
 impl SeenFiles {
+    fn begin_pass(&mut self) {
+        self.in_this_pass.clear();
+    }
+
     /// Counts a file, unless its inode was seen before.
     pub fn file(&mut self, inode: u64, bytes: u64) {
         if self.inodes.insert(inode) {
@@ -51,13 +65,20 @@ impl SeenFiles {
         }
     }
 
-    /// Counts a chunk's file that is also another chunk's: each name is released when it is deleted.
-    /// `nth` is the number of names that this pass found beside the first.
-    fn one_more_name(&mut self, listed: &Listed, nth: u64) {
-        let known = self.more_names.entry(listed.inode).or_default();
-        if nth > *known {
-            *known = nth;
-            self.bytes += listed.bytes;
+    /// Counts a file by one of its names. A crash of the machine may leave a file under its old and
+    /// its new name: each is counted, since each is released when it is deleted. A file that moved
+    /// during the pass shows under two names too, and has one.
+    fn name(&mut self, name: Name, has_several_names: impl FnOnce() -> bool) {
+        self.file(name.inode, name.bytes);
+        let names = self.in_this_pass.entry(name.inode).or_default();
+        if *names == 0 || has_several_names() {
+            *names += 1;
+        }
+        let more = *names - 1;
+        let known = self.more_names.entry(name.inode).or_default();
+        if more > *known {
+            *known = more;
+            self.bytes += name.bytes;
         }
     }
 }
@@ -101,25 +122,16 @@ impl DataDir {
 
     /// Unfinished files first: one that is published meanwhile is seen before it moves.
     fn pass(&self, seen: &mut SeenFiles, counted: &mut ByteCount) -> io::Result<()> {
-        drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
+        seen.begin_pass();
+        drafts(&self.own().join("tmp"), &mut |bytes, meta| {
+            seen.name(Name { inode: meta.ino(), bytes }, || meta.nlink() > 1);
+        })?;
         match self.foreign() {
-            None => {
-                let mut in_this_pass = HashMap::new();
-                self.list(|listed| {
-                    seen.file(listed.inode, listed.bytes);
-                    let Listed { digest, len, bytes, .. } = listed;
-                    counted.chunks.push(CountedChunk { digest, len, bytes });
-                    // A file that moved during the pass, or one that a crash of the machine left
-                    // under its old and its new name.
-                    let names: &mut u64 = in_this_pass.entry(listed.inode).or_default();
-                    if *names == 0 || self.has_several_names(&listed) {
-                        *names += 1;
-                    }
-                    if *names > 1 {
-                        seen.one_more_name(&listed, *names - 1);
-                    }
-                })?
-            }
+            None => self.list(|listed| {
+                let Listed { digest, len, bytes, inode } = listed;
+                seen.name(Name { inode, bytes }, || self.has_several_names(&listed));
+                counted.chunks.push(CountedChunk { digest, len, bytes });
+            })?,
             Some(foreign) => self.foreign_names(|name| {
                 let at = || fs::symlink_metadata(self.root().join(name)).ok();
                 // Whatever namespace it has: that may be unknown yet.
@@ -128,12 +140,15 @@ impl DataDir {
                     lone.into_iter().for_each(|meta| seen.file(meta.ino(), meta.len()));
                 // Deleted meanwhile, or not a file.
                 } else if let Some(meta) = at().filter(|meta| meta.is_file() && meta.len() > 0) {
-                    seen.file(meta.ino(), meta.len() + self.head_bytes());
+                    let bytes = foreign.layout.counted_bytes(meta.len());
+                    seen.name(Name { inode: meta.ino(), bytes }, || meta.nlink() > 1);
                 }
                 Ok(())
             })?,
         }
-        each_file(&self.own().join("quarantine"), &mut |_, inode, bytes| seen.file(inode, bytes))
+        each_file(&self.own().join("quarantine"), &mut |_, meta| {
+            seen.name(Name { inode: meta.ino(), bytes: meta.len() }, || meta.nlink() > 1);
+        })
     }
 }
 
@@ -175,22 +190,22 @@ pub fn count(
     Ok(seen.bytes)
 }
 
-/// The unfinished files in all staging directories, with the bytes that they have or state,
-/// whichever is more.
-pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+/// Calls `each` for the unfinished files in all staging directories: with the bytes that they have or
+/// state, whichever is more, and their metadata.
+pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, &Metadata)) -> io::Result<()> {
     for staging in liveness::staging_dirs(tmp)? {
-        each_file(&staging.path(), &mut |name, inode, bytes| {
+        each_file(&staging.path(), &mut |name, meta| {
             if name != "alive" {
                 // A file that is not allocated yet has a claim all the same, which its name states.
-                each(inode, bytes.max(staging::claimed_by(name).unwrap_or(0)));
+                each(meta.len().max(staging::claimed_by(name).unwrap_or(0)), meta);
             }
         })?;
     }
     Ok(())
 }
 
-/// Calls `each` with name, inode and length of each file in a directory, if it exists.
-fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()> {
+/// Calls `each` with name and metadata of each file in a directory, if it exists.
+fn each_file(dir: &Path, each: &mut dyn FnMut(&str, &Metadata)) -> io::Result<()> {
     let entries = match kvtier_os::read_dir(dir) {
         Err(e) if e.kind() == Io::NotFound => return Ok(()),
         other => other?,
@@ -198,7 +213,7 @@ fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()>
     for entry in entries {
         let entry = entry?;
         match entry.metadata() {
-            Ok(meta) => each(&entry.file_name().to_string_lossy(), meta.ino(), meta.len()),
+            Ok(meta) => each(&entry.file_name().to_string_lossy(), &meta),
             Err(e) if e.kind() == Io::NotFound => {}
             Err(e) => return Err(e),
         }
@@ -222,12 +237,23 @@ mod tests {
         fs::hard_link(path(1), path(2)).unwrap();
         assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
         assert_eq!(data_dir.count_once().unwrap(), 2 * 12_288);
-        // Another pass may list the names in another order.
+        // Each pass finds both again.
         let mut seen = SeenFiles::default();
-        let listed = |n: u8| Listed { digest: Digest([n; 32]), len: 5000, bytes: 10, inode: 1 };
-        seen.file(1, 10);
-        [1, 2].into_iter().for_each(|n| seen.one_more_name(&listed(n), 1));
+        for _ in 0..2 {
+            seen.begin_pass();
+            [1, 2].into_iter().for_each(|_| seen.name(Name { inode: 1, bytes: 10 }, || true));
+        }
         assert_eq!(seen.bytes, 20);
+        seen.name(Name { inode: 2, bytes: 10 }, || false);
+        seen.name(Name { inode: 2, bytes: 10 }, || false);
+        assert_eq!(seen.bytes, 30, "one that moved during the pass");
+        // One of them may be an unfinished file by now, or in quarantine.
+        let (draft, _) = data_dir.create(12_288).unwrap();
+        let at = draft.staging.path().join(&draft.name);
+        fs::rename(path(1), &at).unwrap();
+        assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
+        fs::rename(at, data_dir.own().join("quarantine/a file")).unwrap();
+        assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
     }
 
     /// A process that is killed between making a file and writing the total for it leaves a claim that

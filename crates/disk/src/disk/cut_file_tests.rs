@@ -96,11 +96,15 @@ fn nor_does_one_that_is_quarantined_or_deleted_for_it() {
 
 /// A process that dies with such an unfinished file has its stated bytes released.
 #[test]
-fn a_cut_file_is_not_written_over_for_another_chunk() {
+fn a_file_that_was_cut_or_has_another_name_is_not_written_over() {
     let beside = Beside::with_cut_to(4096);
     let recycle =
         |n| beside.disk.shared.data_dir.recycle(key(n).digest(), LEN as u64, BY_NAME).unwrap();
     assert!(recycle(1).is_none() && path(beside.dir.path(), 1).exists());
+    let other_name = beside.dir.path().join("other");
+    std::fs::hard_link(path(beside.dir.path(), 2), &other_name).unwrap();
+    assert!(recycle(2).is_none(), "it is another chunk's file too");
+    std::fs::remove_file(other_name).unwrap();
     assert!(recycle(2).is_some() && !path(beside.dir.path(), 2).exists());
 }
 

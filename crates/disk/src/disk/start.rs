@@ -369,6 +369,23 @@ mod tests {
         }
     }
 
+    /// What a crash of the machine may leave of a directory: no total, and a sidecar without a chunk.
+    #[test]
+    fn a_lost_total_stays_unknown_where_only_a_sidecar_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = DiskConfig::new(dir.path(), 1 << 20);
+        config.layout = crate::Layout::LmcacheGds;
+        let data_dir = DataDir::open(dir.path(), foreign_of(&config)).unwrap();
+        let folder = dir.path().join("18/85");
+        fs::create_dir_all(&folder).unwrap();
+        let name = "m%401%400%401a2b000000000001%40half.kvcache.safetensors.metadata";
+        fs::write(folder.join(name), [0; 4096]).unwrap();
+        let ledger = Ledger::open(&data_dir.own(), true).unwrap();
+        let listing = Listing::begin(&data_dir).unwrap();
+        count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
+        assert_eq!(Ledger::peek(&data_dir.own()).unwrap(), None);
+    }
+
     /// The files are counted by the first scan, and saves come before it.
     #[test]
     fn a_start_keeps_the_total_of_a_foreign_layout() {

@@ -504,12 +504,16 @@ fn an_empty_file_in_quarantine_releases_nothing() {
     let (layout, name) = FOREIGN[2];
     let (disk, key, path) = foreign(layout, name, dir.path());
     let shared = &disk.shared;
-    let other = shared.data_dir.root().join("18/85/m%401%400%401a2b%40half.kvcache.safetensors");
+    let other = shared
+        .data_dir
+        .root()
+        .join("18/85/m%401%400%401a2b000000000001%40half.kvcache.safetensors");
     fs::write(other, [7; LEN]).unwrap();
     fs::write(&path, "").unwrap();
-    shared.scan_foreign(shared.data_dir.foreign().unwrap()).unwrap();
+    shared.recount(true).unwrap();
     let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap().unwrap();
     let before = total();
+    assert_eq!(before, LEN as u64 + 2 * 4096, "its second file too");
     shared.data_dir.foreign().unwrap().learn(&key);
     assert_eq!(shared.data_dir.bytes_on_disk(key.digest(), 0).unwrap(), None);
     let listed = Chunk::new(*key.digest(), 0, 0);
@@ -517,6 +521,35 @@ fn an_empty_file_in_quarantine_releases_nothing() {
     shared.share_ledger().unwrap();
     assert!(!path.exists());
     assert_eq!(total(), before);
+}
+
+/// A crash of the machine may leave such a file. A listing enters it, and a load looks at it.
+#[test]
+fn an_empty_file_that_is_evicted_releases_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    let other = dir.path().join("18/85/m%401%400%401a2b000000000001%40half.kvcache.safetensors");
+    fs::write(other, [7; LEN]).unwrap();
+    fs::write(&path, "").unwrap();
+    fs::remove_file(dir.path().join(layout.sidecar(name).unwrap())).unwrap();
+    shared.recount(true).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap();
+    assert_eq!(total(), Some(LEN as u64 + 4096));
+    shared.data_dir.foreign().unwrap().learn(&key);
+    let _ = shared.index().insert(Chunk::new(*key.digest(), 0, 0));
+    let ctx = Ctx::within(std::time::Duration::from_secs(600));
+    let arena = kvtier_mem::Arena::new(kvtier_mem::ArenaConfig::heap(1 << 16)).unwrap();
+    let into = [arena.lease(LEN).unwrap()].into();
+    let loaded = disk.load(&ctx, vec![Load { key: key.clone(), into }]).wait().remove(0);
+    assert!(matches!(loaded.result, Ok(Loaded::Miss(_))), "{:?}", loaded.result);
+    let _ = shared.index().begin_evict(key.digest());
+    let victim = shared.index().victim(key.digest());
+    assert!(shared.delete_chunk(&victim.unwrap()).unwrap());
+    assert!(!path.exists());
+    shared.share_ledger().unwrap();
+    assert_eq!(total(), Some(LEN as u64 + 4096));
 }
 
 #[test]

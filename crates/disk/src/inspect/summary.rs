@@ -158,7 +158,7 @@ impl Directory {
     /// All bytes that a ledger counts.
     pub(super) fn count(&self) -> io::Result<u64> {
         let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
-        data_dir::usage_scan::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
+        data_dir::usage_scan::drafts(&self.own().join("tmp"), &mut |claimed, _| bytes += claimed)?;
         self.walk(|_, _, named| bytes += named.map_or(0, |chunk| self.file_len(&chunk)))?;
         Ok(bytes)
     }

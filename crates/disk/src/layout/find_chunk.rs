@@ -155,7 +155,7 @@ fn inspect_headers(
         // Perhaps damaged: the load that follows quarantines it.
         Known::Junk | Known::Facts(_) => header.map(|_| payload).filter(|len| *len > 0),
     };
-    Ok(Some(FoundChunk { len, bytes: bytes + foreign.layout.head_bytes() }))
+    Ok(Some(FoundChunk { len, bytes: foreign.layout.counted_bytes(bytes) }))
 }
 
 fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {

@@ -109,7 +109,7 @@ fn plan<M: Mover>(
     // Of the open file: no name or index entry states a length that can be trusted here.
     let named_len = meta.len().saturating_sub(foreign.layout.head_bytes());
     let id = FileId::of(&meta);
-    let bytes_on_disk = meta.len() + foreign.layout.head_bytes();
+    let bytes_on_disk = foreign.layout.counted_bytes(meta.len());
     let miss = |reason| Ok(Err(Rejected::Miss(reason)));
     let corrupt = Rejected::Corrupt { named_len, id };
     if !meta.is_file() {

@@ -18,8 +18,7 @@ impl Foreign {
     /// The metadata of the file of this name below `root`, if it is a sidecar whose chunk is missing
     /// or empty.
     pub fn lone_sidecar(&self, root: &Path, name: &str) -> Option<Metadata> {
-        let chunk = name.strip_suffix(".metadata").filter(|_| self.layout.has_headers())?;
-        self.layout.key_of(chunk)?;
+        let chunk = self.layout.chunk_of_sidecar(name)?;
         let is_lone = match fs::symlink_metadata(root.join(chunk)) {
             Ok(chunk) => chunk.is_file() && chunk.len() == 0,
             Err(e) => e.kind() == io::ErrorKind::NotFound,

@@ -89,6 +89,12 @@ impl Layout {
         if self.has_headers() { GDS_HEADER_BYTES as u64 } else { 0 }
     }
 
+    /// What the ledger counts for a chunk's file of `file_bytes` in a foreign layout, sidecar included:
+    /// nothing for an empty file, as a scan does.
+    pub(crate) fn counted_bytes(self, file_bytes: u64) -> u64 {
+        if file_bytes == 0 { 0 } else { file_bytes + self.head_bytes() }
+    }
+
     /// Bytes beside the payload that a chunk of a foreign layout takes, in all its files.
     pub(crate) fn extra_bytes(self) -> u64 {
         2 * self.head_bytes()
@@ -113,6 +119,12 @@ impl Layout {
     /// The name of the sidecar of this file; `None` in a layout without.
     pub(crate) fn sidecar(self, file_name: &str) -> Option<String> {
         self.has_headers().then(|| format!("{file_name}.metadata"))
+    }
+
+    /// The name of the file whose sidecar has this name; `None` where it is no sidecar of a chunk.
+    pub(crate) fn chunk_of_sidecar(self, name: &str) -> Option<&str> {
+        let chunk = name.strip_suffix(".metadata").filter(|_| self.has_headers())?;
+        self.key_of(chunk).map(|_| chunk)
     }
 
     /// The file name, with its directories, that a foreign layout gives a key.

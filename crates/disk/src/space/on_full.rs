@@ -211,8 +211,7 @@ impl<M: Mover> SpaceReservation<M> {
         let taken = if fits {
             Some(draft)
         } else {
-            let is_gone = shared.data_dir.discard(draft, bytes);
-            shared.uncount(if is_gone { bytes } else { 0 }, since);
+            shared.uncount(shared.data_dir.discard(draft, bytes), since);
             shared.space.ledger_validity.suspect();
             None
         };
