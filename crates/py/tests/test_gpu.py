@@ -1,6 +1,6 @@
 """Memory of a real GPU, allocated by torch. Skipped if torch finds no GPU; `device.py` runs over a stand-in everywhere.
 
-`KVTIER_GPU_TIER` adds settings to the tier, as JSON: `{"mode": "require"}` runs the same tests by cuFile."""
+`KVTIER_GPU_TIER` adds settings to the tier, as JSON: `{"cufile": "require"}` runs the same tests by cuFile."""
 
 import importlib.util
 import json

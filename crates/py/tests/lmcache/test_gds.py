@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from gds import CHUNK_BYTES, PLACE, Gds, all_of, files, header_of, theirs
 from kvtier.lmcache import _hash_check, _objects
+from kvtier.lmcache import gds as plugin
 from test_remote import CHUNK, HEAD, HEADS, of_tokens
 
 # The path of the stand-in for the driver's library.
@@ -137,7 +138,7 @@ class Plugin(Gds):
         engine = self.engine()
         backend, [key] = self.backend(engine), self.keys(engine, list(range(CHUNK)))
         obj = engine.storage_manager.allocate(engine.metadata.get_shapes(), engine.metadata.get_dtypes())
-        unknown = mock.patch("kvtier.lmcache.gds.shape", side_effect=ValueError("no shape"))
+        unknown = mock.patch.object(plugin, "shape", side_effect=ValueError("no shape"))
         with unknown, self.assertLogs("kvtier", "ERROR") as log:
             [future] = backend.batched_submit_put_task([key], [obj])
             future.result(LIMIT_SECONDS)
