@@ -65,6 +65,18 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
     }
 
+    /// What to release for a chunk of a foreign layout when it is deleted; `None` in layout `kvtier`.
+    /// Another program may have cut the file since this process looked, and a peer counted what is
+    /// left. What is released too little is found by the scan.
+    fn foreign_bytes_to_release(&self, victim: &Chunk) -> Option<u64> {
+        let foreign = self.data_dir.foreign()?;
+        if foreign.is_uncounted(&victim.digest) {
+            return Some(0);
+        }
+        let there = self.data_dir.bytes_on_disk(&victim.digest, victim.len).ok().flatten();
+        Some(victim.bytes.min(there.unwrap_or(0)))
+    }
+
     fn delete_one(&self, victim: &Chunk) -> io::Result<bool> {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _name = self.name(&digest);
@@ -76,20 +88,15 @@ impl<M: Mover> Shared<M> {
         // Read before the unlink: if a recount begins in between, it may have missed the file
         // already, and then this release must not count.
         let since = self.space.ledger.generation();
+        let foreign_bytes = self.foreign_bytes_to_release(victim);
         match self.data_dir.delete(&digest, len) {
             Ok(gone) => {
                 if let Some(gone_bytes) = gone {
-                    let is_uncounted =
-                        self.data_dir.foreign().map(|foreign| foreign.is_uncounted(&digest));
-                    let counted = match is_uncounted {
-                        None => gone_bytes,
-                        Some(true) => 0,
-                        Some(false) => bytes,
-                    };
+                    let counted = foreign_bytes.unwrap_or(gone_bytes);
                     self.uncount(counted, since);
                     // A peer replaced the file, or another program or a crash of the machine
                     // changed its length, which the ledger may not count.
-                    if is_uncounted.is_none() && counted != bytes {
+                    if foreign_bytes.is_none() && counted != bytes {
                         self.space.ledger_validity.suspect();
                     }
                     self.append_change(Record::Remove(digest));

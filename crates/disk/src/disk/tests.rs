@@ -552,6 +552,28 @@ fn an_empty_file_that_is_evicted_releases_nothing() {
     assert_eq!(total(), Some(LEN as u64 + 4096));
 }
 
+/// A peer has counted what another program left of a file. This process has not looked since.
+#[test]
+fn a_foreign_file_that_was_cut_is_released_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[0];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    let other = dir.path().join("org-SEP-m@0x02010201@0@00010204.data");
+    fs::write(other, [7; LEN]).unwrap();
+    shared.scan_foreign(shared.data_dir.foreign().unwrap()).unwrap();
+    fs::write(&path, [7; 1000]).unwrap();
+    shared.recount(true).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap();
+    assert_eq!(total(), Some(LEN as u64 + 1000));
+    let _ = shared.index().begin_evict(key.digest());
+    let victim = shared.index().victim(key.digest()).unwrap();
+    assert_eq!(victim.bytes, LEN as u64);
+    assert!(shared.delete_chunk(&victim).unwrap());
+    shared.share_ledger().unwrap();
+    assert_eq!(total(), Some(LEN as u64));
+}
+
 #[test]
 fn a_file_that_another_program_put_there_is_counted_soon() {
     let dir = tempfile::tempdir().unwrap();
