@@ -496,7 +496,8 @@ mod tests {
         let breaker = inner.breakers.kind(check.kind());
         while breaker.outage().is_none() {
             let away = Error::new(ErrorKind::Io, "it is away");
-            breaker.failed(Instant::now(), &away, &inner.counters);
+            let now = Instant::now();
+            breaker.failed(now, now, &away, &inner.counters);
         }
         assert!(inner.admit(&check, QueueMode::Wait).await.is_ok(), "it asks another endpoint");
         tokio::time::advance(Duration::from_secs(2)).await;

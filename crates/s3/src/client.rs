@@ -335,7 +335,9 @@ impl Client {
         if breaker.is_silent_since(start) && waited >= self.inner.limits.kind(kind).silence_min() {
             pool.invalidate_dns(true);
             self.inner.destinations.leave_unproven();
-            breaker.failed(Instant::now(), &caused(context.last.clone()), counters);
+            let now = Instant::now();
+            let sent_at = context.sent_at.unwrap_or(now);
+            breaker.failed(now, sent_at, &caused(context.last.clone()), counters);
         }
         // The cause for an operation that only queued is the failure of the others.
         caused(context.last.or(others))

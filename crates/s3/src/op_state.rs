@@ -65,6 +65,11 @@ pub fn request_sent(now: Instant) {
     });
 }
 
+/// When the operation's last request was sent; `None` outside of an operation.
+pub fn request_sent_at() -> Option<Instant> {
+    OP_STATE.try_with(|context| context.borrow().sent_at).ok().flatten()
+}
+
 /// A request failed. One that was not sent is none.
 pub fn request_failed(error: &Error) {
     if error.kind() != ErrorKind::Unavailable {

@@ -65,6 +65,9 @@ const STARTS_MAX: u32 = 5;
 const TRIES_MAX: u32 = 20;
 /// The first round follows after this part of an interval; the time doubles with each next round.
 const EARLY_PART: u32 = 30;
+/// What a round showed of other nodes holds for the time to the next one, and this part of an interval:
+/// longer only if the process was stopped, or the store is slow.
+const LATE_PART: u32 = 10;
 /// The shortest pause between rounds while saves wait for space, as a part of the interval.
 const HURRY_PART: u32 = 10;
 /// The shortest pause while no other node is known: such a round is little more than one listing.
@@ -90,6 +93,7 @@ pub async fn run(shared: Arc<Shared>) {
     // Soon, so that nodes that start together learn of each other before they use up their budgets.
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
+        shared.node.budget.holds_until(maintenance.looked_at + (due - last) + every / LATE_PART);
         tokio::select! {
             // A round that is due comes first, however often it is requested.
             biased;
@@ -247,6 +251,8 @@ struct Maintenance {
     /// Nodes, this one included, as of the last listing of all journals.
     nodes: usize,
     lag: ListingLag,
+    /// When the last exchange began to look at others.
+    looked_at: Instant,
     /// When the budget's renewal is due, where a lag of listings has put it off.
     renewal_due: Option<Instant>,
     /// The totals that renewed the budget last.
@@ -260,6 +266,7 @@ impl Maintenance {
         let snapshot = (Instant::now(), 0);
         Maintenance {
             lag: ListingLag::new(JOURNALS_STAY * shared.node.config.journal_every),
+            looked_at: snapshot.0,
             renewal_due: None,
             merger: JournalMerger::default(),
             snapshot,
@@ -291,6 +298,7 @@ impl Maintenance {
         let announced = announce_node(&self.shared).await;
         self.stored(announced, sent);
         self.lag.announced();
+        let looked_at = Instant::now();
         self.count_nodes().await;
         let totals = self.read_totals(true).await;
         let names = &self.shared.node.own_names;
@@ -298,7 +306,7 @@ impl Maintenance {
             .as_ref()
             .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
         self.merge(&directory).await;
-        self.exchanged(true, totals);
+        self.exchanged(looked_at, true, totals);
     }
 
     /// Writes the journal; whether that succeeded.
@@ -316,8 +324,10 @@ impl Maintenance {
         record(&self.shared, "journal", written)
     }
 
-    /// The journals of others are read, or the totals of all: this node's budget is renewed.
-    fn exchanged(&mut self, is_early: bool, totals: Option<FleetTotals>) {
+    /// The journals of others are read, or the totals of all: this node's budget is renewed. The first
+    /// was listed at `looked_at`.
+    fn exchanged(&mut self, looked_at: Instant, is_early: bool, totals: Option<FleetTotals>) {
+        self.looked_at = looked_at;
         let shared = &self.shared;
         self.renewal_due = self.lag.puts_off_renewal(&shared.node.budget);
         if self.renewal_due.is_some() {
@@ -473,6 +483,7 @@ impl Maintenance {
         let caught_up = self.learn().await && self.catch_up().await;
         // Asked after the catch-up, which may have taken long.
         let leads = shared.node.may_evict(shared.now_ms());
+        let looked_at = Instant::now();
         // Others may start now, whom the evictor has not counted yet.
         if early && !leads && self.nodes > DIRECT_NODES_MAX {
             self.count_nodes().await;
@@ -507,7 +518,7 @@ impl Maintenance {
         }
         // Totals that cannot have what this node saved renew no budget.
         if flushed || totals.is_none() {
-            self.exchanged(early, totals);
+            self.exchanged(looked_at, early, totals);
         }
         // A count that lacks saves would renew the budgets of all. Without new totals they age.
         if leads && caught_up && has_all && self.nodes > DIRECT_NODES_MAX {

@@ -13,6 +13,9 @@
 //! first interval it writes its journal after each eighth of the cap, and what it wrote before the
 //! first exchange counts until the second.
 //!
+//! An exchange holds until a little after the next round is due. A process that was stopped meanwhile goes on
+//! with what it had seen before: until its next exchange it writes no more than before the first.
+//!
 //! In a large fleet a node reads what the evictor counts for all (`FleetTotals`) in place of the
 //! journals of the others. Its budget is then renewed by newer totals alone, and is a quarter of its
 //! part: the totals may lack what each node saved between its last two rounds and the one before, and
@@ -31,6 +34,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 /// The part of the cap that a node may fill before its first exchange.
 const FIRST_PART: u64 = 8;
 /// Less free space than this part of the cap is little. By as much a large fleet may pass the cap.
@@ -48,6 +53,8 @@ pub struct NodeBudget(Mutex<State>);
 struct State {
     /// What the last exchange showed.
     last: Option<Exchange>,
+    /// Until when that holds; `None` before the first round is planned.
+    holds_until: Option<Instant>,
     /// Bytes of admitted saves since then; those before the first exchange count until the second.
     granted: u64,
 }
@@ -73,7 +80,12 @@ impl NodeBudget {
         let mut state = self.state();
         let counts_on = state.last.is_none() && !exchange.listings_lag;
         let granted = if counts_on { state.granted } else { 0 };
-        *state = State { last: Some(exchange), granted };
+        *state = State { last: Some(exchange), granted, ..*state };
+    }
+
+    /// The next round is planned. What the last exchange showed holds until then.
+    pub fn holds_until(&self, then: Instant) {
+        self.state().holds_until = Some(then);
     }
 
     /// The exchange may have shown too few nodes: the limit is that before the first one again.
@@ -85,19 +97,22 @@ impl NodeBudget {
     /// is, in a large fleet as long as anything is free.
     pub fn allows(&self, bytes: u64, cap: u64) -> bool {
         let state = self.state();
+        let first = cap / FIRST_PART;
         // A large chunk must not be stuck. But if all nodes of a large fleet write one more chunk after
         // each exchange, nothing bounds them.
         let mut one_is_allowed = true;
         let budget = match state.last {
-            None => cap / FIRST_PART,
-            Some(Exchange { nodes: 0 | 1, .. }) => return true,
+            None => first,
+            Some(Exchange { nodes: 0 | 1, .. }) => u64::MAX,
             Some(exchange @ Exchange { nodes, free, is_by_totals: true, .. }) => {
                 one_is_allowed = free > 0;
                 free / (exchange.windows() * nodes as u64)
             }
-            Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
+            Some(Exchange { free, .. }) if free < cap / LITTLE_PART => u64::MAX,
             Some(exchange) => exchange.free / (exchange.windows() * exchange.nodes as u64),
         };
+        let has_expired = state.holds_until.is_some_and(|until| Instant::now() > until);
+        let budget = if has_expired { budget.min(first) } else { budget };
         (one_is_allowed && state.granted == 0) || state.granted.saturating_add(bytes) <= budget
     }
 
@@ -187,6 +202,10 @@ pub(super) mod fill_model {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
     use super::fill_model::CAP;
     use super::*;
 
@@ -234,6 +253,27 @@ mod tests {
         budget.forget_exchange();
         assert!(budget.allows(40, 800) && !budget.allows(41, 800) && !budget.has_others());
         assert!(budget.is_journal_due(800) && budget.is_filling(800), "it looks for others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_exchange_showed_does_not_hold_after_a_stop() {
+        let second = Duration::from_secs(1);
+        let budget = NodeBudget::default();
+        budget.exchanged(Exchange { nodes: 1, free: 800, ..Exchange::default() });
+        budget.holds_until(Instant::now() + second);
+        budget.grant(60, 800);
+        advance(second).await;
+        assert!(budget.allows(740, 800));
+        advance(second).await;
+        assert!(budget.allows(40, 800) && !budget.allows(41, 800), "an eighth in all");
+        budget.exchanged(Exchange { nodes: 4, free: 400, ..Exchange::default() });
+        budget.holds_until(Instant::now());
+        budget.grant(10, 800);
+        advance(second).await;
+        assert!(budget.allows(40, 800) && !budget.allows(41, 800), "never more than before");
+        budget.exchanged(Exchange { nodes: 2, free: 800, ..Exchange::default() });
+        budget.holds_until(Instant::now() + second);
+        assert!(budget.allows(200, 800), "nothing latches");
     }
 
     #[test]

@@ -240,7 +240,8 @@ impl<'c> RetryState<'c> {
         }
         // RefusalBackoff and foreign answers do not count: the endpoint works.
         if endpoint_fault {
-            breakers.kind(self.kind).failed(now, error, counters);
+            let sent_at = op_state::request_sent_at().unwrap_or(now);
+            breakers.kind(self.kind).failed(now, sent_at, error, counters);
         }
     }
 

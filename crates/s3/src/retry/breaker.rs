@@ -22,8 +22,9 @@ const OPEN_MIN: Duration = Duration::from_millis(100);
 /// How long it stays open at most, so that an endpoint that is back is noticed within this time and
 /// a probe.
 const OPEN_MAX: Duration = Duration::from_secs(1);
-/// A probe that has not come back for this long no longer keeps others from trying.
-const PROBE_MAX: Duration = Duration::from_secs(1);
+/// A probe that has not come back for this long no longer keeps others from trying: it may have been
+/// lost just before the endpoint recovered.
+const PROBE_MAX: Duration = Duration::from_millis(500);
 
 /// The breakers of an endpoint, one for each kind of requests.
 #[derive(Debug)]
@@ -156,8 +157,8 @@ impl Breaker {
         back
     }
 
-    /// It did not.
-    pub fn failed(&self, now: Instant, cause: &Error, counters: &Counters) {
+    /// It did not, for a request that was sent at `sent_at`.
+    pub fn failed(&self, now: Instant, sent_at: Instant, cause: &Error, counters: &Counters) {
         let mut state = self.state();
         // In a row: any success sets it to zero.
         state.failures = state.failures.saturating_add(1);
@@ -165,9 +166,10 @@ impl Breaker {
         match state.open {
             None if state.failures < FAILURES_TO_OPEN => return,
             None => counters.breaker_opened.one(),
-            // A late failure of a request that was sent before the breaker opened. It must not
-            // extend the pause, or a burst of old failures would.
+            // A late failure of a request that was sent before the breaker opened, or before the
+            // probe. It must not extend the pause, or a burst of old failures would.
             Some(OpenState::Until(_)) => return,
+            Some(OpenState::Probing(since)) if sent_at < since => return,
             Some(OpenState::Probing(_)) => state.pause = (state.pause * 2).min(OPEN_MAX),
         }
         state.open = Some(OpenState::Until(now + state.pause));
@@ -200,7 +202,7 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         for _ in 0..FAILURES_TO_OPEN {
             assert!(breaker.admit(at(0), &counters).is_ok());
-            breaker.failed(at(0), &cause(ErrorKind::Timeout), &counters);
+            breaker.failed(at(0), at(0), &cause(ErrorKind::Timeout), &counters);
         }
         let refused = breaker.admit(at(50), &counters).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
@@ -218,19 +220,38 @@ mod tests {
         assert!(breaker.failure_since(at(0)).is_some() && breaker.failure_since(at(1)).is_none());
         assert!(breaker.admit(at(100), &counters).is_ok(), "one probe");
         assert!(breaker.admit(at(100), &counters).is_err(), "only one");
-        breaker.failed(at(110), &cause(ErrorKind::Io), &counters);
+        breaker.failed(at(110), at(100), &cause(ErrorKind::Io), &counters);
         assert!(breaker.admit(at(300), &counters).is_err());
         assert!(breaker.admit(at(310), &counters).is_ok(), "another, later");
-        assert!(breaker.admit(at(1300), &counters).is_err());
-        assert!(breaker.admit(at(1310), &counters).is_ok(), "a probe that hangs does not block");
-        assert!(breaker.succeeded(at(1320), &counters) && !breaker.succeeded(at(1320), &counters));
-        assert!(breaker.admit(at(1320), &counters).is_ok());
+        assert!(breaker.admit(at(800), &counters).is_err());
+        assert!(breaker.admit(at(810), &counters).is_ok(), "a probe that hangs does not block");
+        assert!(breaker.succeeded(at(820), &counters) && !breaker.succeeded(at(820), &counters));
+        assert!(breaker.admit(at(820), &counters).is_ok());
         assert_eq!(breaker.outage(), None);
         let counts = counters.read();
         assert_eq!(
             (counts.breaker_opened, counts.breaker_probes, counts.breaker_closed),
             (1, 3, 1)
         );
+    }
+
+    /// Requests that hang since the outage end by their deadlines long after.
+    #[test]
+    fn a_late_failure_of_an_older_request_is_not_that_of_the_probe() {
+        let breaker = Breaker::new(RequestKind::Read);
+        let counters = Counters::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for _ in 0..FAILURES_TO_OPEN {
+            breaker.failed(at(0), at(0), &cause(ErrorKind::Io), &counters);
+        }
+        assert!(breaker.admit(at(100), &counters).is_ok());
+        breaker.failed(at(150), at(0), &cause(ErrorKind::Timeout), &counters);
+        assert!(breaker.admit(at(599), &counters).is_err(), "the probe is out");
+        assert!(breaker.admit(at(600), &counters).is_ok());
+        breaker.failed(at(600), at(600), &cause(ErrorKind::Io), &counters);
+        assert!(breaker.admit(at(799), &counters).is_err(), "this was the probe");
+        assert!(breaker.admit(at(800), &counters).is_ok());
     }
 
     #[test]
@@ -242,7 +263,7 @@ mod tests {
             assert_eq!((kind as usize, breakers.kind(kind).kind), (at, kind));
         }
         (0..FAILURES_TO_OPEN).for_each(|_| {
-            breakers.kind(RequestKind::Delete).failed(now, &cause(ErrorKind::Io), &counters)
+            breakers.kind(RequestKind::Delete).failed(now, now, &cause(ErrorKind::Io), &counters)
         });
         for kind in RequestKind::ALL {
             assert_eq!(
@@ -260,7 +281,7 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..1000 {
             if breaker.admit(now, &counters).is_ok() {
-                breaker.failed(now, &cause(ErrorKind::Io), &counters);
+                breaker.failed(now, now, &cause(ErrorKind::Io), &counters);
             }
             now += Duration::from_millis(37);
         }
