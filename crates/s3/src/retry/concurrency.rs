@@ -21,7 +21,7 @@
 //!
 //! At most [`ABANDONED_MAX`](super::in_flight::ABANDONED_MAX) of a kind are abandoned at a time. Only
 //! an answer that shows that the store works puts this off: no request that begins, ends without an
-//! answer, or is answered by a server error. Sessions and probes bypass the limits: other requests
+//! answer, is answered by a server error, or is answered far more slowly than usual. Sessions and probes bypass the limits: other requests
 //! wait for them.
 //!
 //! How many may be in flight, those beyond the limits included, is also in atomics: a caller with
@@ -293,7 +293,6 @@ impl ClassLimit {
     /// A request went well; its first byte took so long.
     pub fn succeeded(&self, now: Instant, first_byte: Duration, counters: &Counters) {
         let mut state = self.state();
-        state.answered = now;
         // Both limits must be passed: a fast store is not slow at 20 ms, and a slow one not at its
         // usual pace.
         let slow = state.usual * SLOW_TIMES;
@@ -309,6 +308,8 @@ impl ClassLimit {
             drop(state);
             return self.overloaded(now, counters);
         }
+        // One that hung and was answered at last says nothing of those that still hang.
+        state.answered = now;
         // The store works: a request that hangs leaves its place to one that waits. Not one that is
         // slow as others are.
         let is_full = self.gate.available_permits() == 0;

@@ -181,6 +181,20 @@ async fn requests_that_begin_put_nothing_off() {
     assert!(limits.abandoned() >= 2, "{}", limits.abandoned());
 }
 
+/// Of several that hang, one is answered after seconds. The others still hang.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_far_too_late_puts_nothing_off() {
+    let limits = ConcurrencyLimits::new(16);
+    let counters = Counters::default();
+    let writes = limits.kind(RequestKind::Write);
+    writes.succeeded(Instant::now(), Duration::from_millis(20), &counters);
+    let _hung = all_writes(&limits);
+    tokio::time::sleep(SILENT_AFTER * 2).await;
+    writes.succeeded(Instant::now(), SILENT_AFTER * 2, &counters);
+    let next = limits.acquire(RequestKind::Write);
+    assert!(tokio::time::timeout(SILENT_AFTER / 2, next).await.is_ok());
+}
+
 /// Answers of a store that is slow as usual: what waits for longer than a second does not hang.
 #[tokio::test(start_paused = true)]
 async fn answers_put_it_off() {
