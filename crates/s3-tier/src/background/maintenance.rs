@@ -261,6 +261,15 @@ struct Maintenance {
     names_tenants: bool,
 }
 
+/// What became of reading journals.
+#[derive(Clone, Copy, Debug)]
+struct MergedJournals {
+    /// The listing succeeded.
+    is_listed: bool,
+    /// All that it shows are read.
+    has_all: bool,
+}
+
 impl Maintenance {
     fn new(shared: Arc<Shared>) -> Self {
         let snapshot = (Instant::now(), 0);
@@ -299,14 +308,17 @@ impl Maintenance {
         self.stored(announced, sent);
         self.lag.announced();
         let looked_at = Instant::now();
-        self.count_nodes().await;
+        let has_counted = self.count_nodes().await;
         let totals = self.read_totals(true).await;
         let names = &self.shared.node.own_names;
         let directory = totals
             .as_ref()
             .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
-        self.merge(&directory).await;
-        self.exchanged(looked_at, true, totals);
+        let merged = self.merge(&directory).await;
+        // A node that saw none since the store did not answer is not alone.
+        if has_counted && merged.is_listed {
+            self.exchanged(looked_at, true, totals);
+        }
     }
 
     /// Writes the journal; whether that succeeded.
@@ -379,14 +391,18 @@ impl Maintenance {
         }
     }
 
-    /// Counts the nodes by a listing of all journals, without reading them.
-    async fn count_nodes(&mut self) {
+    /// Counts the nodes by a listing of all journals, without reading them. Whether that succeeded.
+    async fn count_nodes(&mut self) -> bool {
         match self.merger.count_nodes(&self.shared, self.node_age_s()).await {
             Ok(nodes) => {
                 self.nodes = nodes;
                 self.lag.listed(|name| self.merger.lists(name));
+                true
             }
-            Err(e) => drop(self.shared.error("journal", None, e)),
+            Err(e) => {
+                drop(self.shared.error("journal", None, e));
+                false
+            }
         }
     }
 
@@ -506,9 +522,9 @@ impl Maintenance {
             }
             None => None,
         };
-        let mut has_all = false;
+        let mut merged = MergedJournals { is_listed: directory.is_none(), has_all: false };
         if let Some(directory) = directory {
-            has_all = self.merge(&directory).await;
+            merged = self.merge(&directory).await;
             self.follow_previous().await;
             self.merger.resolve_conflicts(&shared).await;
         }
@@ -516,12 +532,12 @@ impl Maintenance {
         if !flushes && self.nodes > 1 {
             self.write_journal().await;
         }
-        // Totals that cannot have what this node saved renew no budget.
-        if flushed || totals.is_none() {
+        // Totals that cannot have what this node saved renew no budget, nor does a look that failed.
+        if merged.is_listed && (flushed || totals.is_none()) {
             self.exchanged(looked_at, early, totals);
         }
         // A count that lacks saves would renew the budgets of all. Without new totals they age.
-        if leads && caught_up && has_all && self.nodes > DIRECT_NODES_MAX {
+        if leads && caught_up && merged.has_all && self.nodes > DIRECT_NODES_MAX {
             record(&shared, "totals", fleet_totals::write(&shared, self.nodes).await);
         }
         // A snapshot whose order is unknown is not overwritten.
@@ -549,8 +565,8 @@ impl Maintenance {
         }
     }
 
-    /// Whether all journals of the directory are applied.
-    async fn merge(&mut self, directory: &str) -> bool {
+    /// Reads the new journals of the directory, and applies them.
+    async fn merge(&mut self, directory: &str) -> MergedJournals {
         match self.merger.merge(&self.shared, directory).await {
             Ok(merged) => {
                 self.merged += merged.records as u64;
@@ -562,11 +578,11 @@ impl Maintenance {
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
-                merged.is_whole
+                MergedJournals { is_listed: true, has_all: merged.is_whole }
             }
             Err(e) => {
                 drop(self.shared.error("journal", None, e));
-                false
+                MergedJournals { is_listed: false, has_all: false }
             }
         }
     }
