@@ -5,8 +5,8 @@ use crate::mover::Mover;
 use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
-    /// Deletes unfinished files for which the ledger counts these bytes together, and releases those
-    /// of the files that are gone. The caller does not hold
+    /// Deletes unfinished files for which the ledger counts these bytes together, and releases all but
+    /// what a recount finds for files that stay. The caller does not hold
     /// [`moving`](crate::ledger::validity::LedgerValidity::moving).
     pub fn delete_unfinished(&self, files: impl IntoIterator<Item = Draft>, counted_bytes: u64) {
         let _moving = self.space.ledger_validity.moving();
@@ -24,8 +24,8 @@ impl<M: Mover> Shared<M> {
         let since = self.space.ledger.generation();
         let deleted = self.data_dir.delete_undeleted();
         self.uncount(deleted.bytes, since);
-        if deleted.were_absent {
-            self.space.ledger_validity.suspect();
+        if deleted.are_gone {
+            self.compare_ledger_soon();
         }
     }
 }

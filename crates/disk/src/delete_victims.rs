@@ -65,18 +65,6 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
     }
 
-    /// What to release for a chunk of a foreign layout when it is deleted; `None` in layout `kvtier`.
-    /// Another program may have cut the file since this process looked, and a peer counted what is
-    /// left. What is released too little is found by the scan.
-    fn foreign_bytes_to_release(&self, victim: &Chunk) -> Option<u64> {
-        let foreign = self.data_dir.foreign()?;
-        if foreign.is_uncounted(&victim.digest) {
-            return Some(0);
-        }
-        let there = self.data_dir.bytes_on_disk(&victim.digest, victim.len).ok().flatten();
-        Some(victim.bytes.min(there.unwrap_or(0)))
-    }
-
     fn delete_one(&self, victim: &Chunk) -> io::Result<bool> {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _name = self.name(&digest);
@@ -88,9 +76,13 @@ impl<M: Mover> Shared<M> {
         // Read before the unlink: if a recount begins in between, it may have missed the file
         // already, and then this release must not count.
         let since = self.space.ledger.generation();
-        let foreign_bytes = self.foreign_bytes_to_release(victim);
+        let foreign_bytes = self.foreign_bytes_to_release(&digest, bytes);
         match self.data_dir.delete(&digest, len) {
             Ok(gone) => {
+                self.data_dir
+                    .foreign()
+                    .into_iter()
+                    .for_each(|foreign| foreign.forget_gone(&digest));
                 if let Some(gone_bytes) = gone {
                     let counted = foreign_bytes.unwrap_or(gone_bytes);
                     self.uncount(counted, since);

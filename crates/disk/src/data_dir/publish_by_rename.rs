@@ -90,7 +90,9 @@ impl DataDir {
                 None
             }
             Err(e) if e != nix::Error::ENOENT => {
-                Some(self.discard(draft.clone(), bytes)).filter(|released| *released > 0)
+                // In a foreign layout its name does not state what is counted for it.
+                let counted = if self.foreign().is_some() { 0 } else { bytes };
+                Some(self.discard(draft.clone(), counted)).filter(|released| *released > 0)
             }
             _ => Some(bytes),
         }
@@ -188,6 +190,28 @@ mod tests {
             }
             assert!(data_dir.delete(&digest, 4096).unwrap() == Some(8192));
         }
+    }
+
+    /// Its draft's name then means the old file, and states what the new one has.
+    #[test]
+    fn of_a_process_killed_between_exchange_and_delete_no_more_is_released_than_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let peer = DataDir::open(dir.path(), None).unwrap();
+        peer.begin_to_encode(std::time::Duration::from_secs(60)).unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let digest = Digest::derive("test", b"x");
+        let path = crate::chunk_file_name::path(dir.path(), &digest, 40_960);
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let (draft, file) = data_dir.create(45_056).unwrap();
+        file.set_len(45_056).unwrap();
+        let counted = 4096 + 45_056;
+        kvtier_os::rename_exchange(&draft.staging.path().join(&draft.name), &path).unwrap();
+        data_dir.staging().unwrap().abandon();
+        drop(draft);
+        drop(data_dir);
+        let removed = peer.remove_stale().unwrap();
+        assert_eq!((removed.dirs, removed.bytes), (1, 4096));
+        assert_eq!(counted - removed.bytes, peer.count_once().unwrap());
     }
 
     #[test]

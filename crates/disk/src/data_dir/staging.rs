@@ -207,7 +207,8 @@ pub fn claimed_by(name: &str) -> Option<u64> {
 }
 
 /// Bytes that were certainly granted for a directory's unfinished files: a file gets a length only
-/// after its claim.
+/// after its claim. One may have the place of another, with which it was exchanged: then its name
+/// states what that one has.
 fn granted_bytes(staging: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for file in kvtier_os::read_dir(staging)? {
@@ -215,7 +216,7 @@ fn granted_bytes(staging: &Path) -> io::Result<u64> {
         let name = file.file_name();
         let len = file.metadata()?.len();
         if name != "alive" && len > 0 {
-            bytes += name.to_str().and_then(claimed_by).unwrap_or(len);
+            bytes += name.to_str().and_then(claimed_by).map_or(len, |claimed| claimed.min(len));
         }
     }
     Ok(bytes)

@@ -2,7 +2,6 @@
 //! until then the ledger counts their bytes.
 
 use std::io::ErrorKind as Io;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{DataDir, Draft, staging};
@@ -11,7 +10,7 @@ use super::{DataDir, Draft, staging};
 #[derive(Debug)]
 struct Undeleted {
     file: Draft,
-    /// What the ledger counts for it, before and after a recount.
+    /// What to release when it is gone: the ledger counts as much at least, before a recount and after.
     counted_bytes: u64,
 }
 
@@ -24,8 +23,8 @@ pub struct UndeletedFiles(Mutex<Vec<Undeleted>>);
 pub struct Deleted {
     /// Bytes that the ledger counts for files that are gone now.
     pub bytes: u64,
-    /// Files were gone before, and a recount may have noticed that.
-    pub were_absent: bool,
+    /// Files are gone. A recount may have counted more for them, or noticed that they were gone before.
+    pub are_gone: bool,
 }
 
 impl UndeletedFiles {
@@ -48,11 +47,9 @@ impl DataDir {
                 let kept = found.min(counted_bytes);
                 (kept, counted_bytes - kept)
             }
-            // Unknown: all stay counted until the ledger is compared with the directory.
-            Err(_) => {
-                self.is_count_uncertain.store(true, Ordering::Relaxed);
-                (0, 0)
-            }
+            // Unknown: all stay counted until the ledger is compared with the directory, after the file
+            // is gone.
+            Err(_) => (0, 0),
         };
         self.undeleted.lock().push(Undeleted { file, counted_bytes: kept });
         released
@@ -65,9 +62,13 @@ impl DataDir {
         for one in all {
             match self.unlink_draft(&one.file) {
                 Ok(()) => deleted.bytes += one.counted_bytes,
-                Err(e) if e.kind() == Io::NotFound => deleted.were_absent = true,
-                Err(_) => self.undeleted.lock().push(one),
+                Err(e) if e.kind() == Io::NotFound => {}
+                Err(_) => {
+                    self.undeleted.lock().push(one);
+                    continue;
+                }
             }
+            deleted.are_gone = true;
         }
         deleted
     }
@@ -95,16 +96,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path(), None).unwrap();
         let draft = || data_dir.create_small(b"bytes", false).unwrap();
-        let (first, second) = (draft(), draft());
+        let (first, (second, _)) = (draft(), data_dir.create(4096).unwrap());
         let ((becomes_a_file, kept), (goes, _)) = (block(&first), block(&second));
         assert_eq!(data_dir.discard(first, kept + 4096), 4096);
-        assert_eq!(data_dir.discard(second, 1), 0);
+        assert_eq!(data_dir.discard(second, 4096), 0);
         assert_eq!(data_dir.delete_undeleted(), Deleted::default());
         fs::remove_dir(&becomes_a_file).unwrap();
         fs::write(&becomes_a_file, "").unwrap();
         fs::remove_dir(goes).unwrap();
         let deleted = data_dir.delete_undeleted();
-        assert_eq!(deleted, Deleted { bytes: kept, were_absent: true });
+        assert_eq!(deleted, Deleted { bytes: kept, are_gone: true });
         assert!(!becomes_a_file.exists());
         assert_eq!(data_dir.delete_undeleted(), Deleted::default());
         assert_eq!(data_dir.discard(draft(), 7), 7);
@@ -124,5 +125,13 @@ mod tests {
         fs::write(&path, "").unwrap();
         assert_eq!(data_dir.delete_undeleted().bytes, 1 << 20);
         assert_eq!(data_dir.count_once().unwrap(), 0);
+        // Of one that was counted as nothing nothing is released; the ledger is compared then.
+        let (draft, _) = data_dir.create(1 << 20).unwrap();
+        let (path, _) = block(&draft);
+        assert_eq!(data_dir.discard(draft, 0), 0);
+        assert_eq!(data_dir.count_once().unwrap(), 1 << 20);
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(data_dir.delete_undeleted(), Deleted { bytes: 0, are_gone: true });
     }
 }

@@ -75,6 +75,9 @@ impl SeenFiles {
             *names += 1;
         }
         let more = *names - 1;
+        if more == 0 {
+            return;
+        }
         let known = self.more_names.entry(name.inode).or_default();
         if more > *known {
             *known = more;
@@ -309,7 +312,10 @@ mod tests {
         put(&file(4), 0);
         put(&format!("{}.metadata", file(4)), 100);
         put("18/85/other.metadata", 7);
-        let all = 9000 + 4096 + 5000 + 4096 + 4096 + 100;
+        // And one under two names.
+        put(&file(5), 3000);
+        fs::hard_link(dir.path().join(file(5)), dir.path().join(file(6))).unwrap();
+        let all = 9000 + 4096 + 5000 + 4096 + 4096 + 100 + 2 * (3000 + 4096);
         assert_eq!(data_dir.count().unwrap().bytes, all);
         assert_eq!(data_dir.count_once().unwrap(), all);
     }

@@ -149,7 +149,8 @@ fn count_at_start(
             // save, the scan or the maintenance has counted them.
             let count = || match data_dir.has_foreign_files()? {
                 true => Err(damage()),
-                false => Ok(0),
+                // Files in quarantine are counted.
+                false => data_dir.count_once(),
             };
             match ledger.recount(false, count) {
                 Err(e) if !is_damage(&e) => Err(e),
@@ -384,6 +385,19 @@ mod tests {
         let listing = Listing::begin(&data_dir).unwrap();
         count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
         assert_eq!(Ledger::peek(&data_dir.own()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_lost_total_of_a_directory_without_chunks_counts_the_quarantine() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = DiskConfig::new(dir.path(), 1 << 20);
+        config.layout = crate::Layout::LmcacheGds;
+        let data_dir = DataDir::open(dir.path(), foreign_of(&config)).unwrap();
+        fs::write(data_dir.own().join("quarantine/a file"), [0; 4096]).unwrap();
+        let ledger = Ledger::open(&data_dir.own(), true).unwrap();
+        let listing = Listing::begin(&data_dir).unwrap();
+        count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
+        assert_eq!(Ledger::peek(&data_dir.own()).unwrap(), Some(4096));
     }
 
     /// The files are counted by the first scan, and saves come before it.

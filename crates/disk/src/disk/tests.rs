@@ -545,8 +545,9 @@ fn an_empty_file_that_is_evicted_releases_nothing() {
     let loaded = disk.load(&ctx, vec![Load { key: key.clone(), into }]).wait().remove(0);
     assert!(matches!(loaded.result, Ok(Loaded::Miss(_))), "{:?}", loaded.result);
     let _ = shared.index().begin_evict(key.digest());
-    let victim = shared.index().victim(key.digest());
-    assert!(shared.delete_chunk(&victim.unwrap()).unwrap());
+    let victim = shared.index().victim(key.digest()).unwrap();
+    assert_eq!(victim.bytes, 0);
+    assert!(shared.delete_chunk(&victim).unwrap());
     assert!(!path.exists());
     shared.share_ledger().unwrap();
     assert_eq!(total(), Some(LEN as u64 + 4096));
@@ -571,6 +572,56 @@ fn a_foreign_file_that_was_cut_is_released_as_it_is() {
     assert_eq!(victim.bytes, LEN as u64);
     assert!(shared.delete_chunk(&victim).unwrap());
     shared.share_ledger().unwrap();
+    assert_eq!(total(), Some(LEN as u64));
+}
+
+/// A tier over one chunk that is counted, and the file of another program that no scan has seen.
+fn beside_uncounted() -> (tempfile::TempDir, Disk<Idle>, Key, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[0];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let other = dir.path().join("org-SEP-m@0x02010201@0@00010204.data");
+    fs::rename(&path, other).unwrap();
+    disk.shared.scan_foreign(disk.shared.data_dir.foreign().unwrap()).unwrap();
+    fs::write(&path, [7; LEN]).unwrap();
+    disk.shared.find_foreign(disk.shared.data_dir.foreign().unwrap(), &key);
+    (dir, disk, key, path)
+}
+
+fn evict(disk: &Disk<Idle>, key: &Key) -> std::io::Result<bool> {
+    let _ = disk.shared.index().begin_evict(key.digest());
+    let victim = disk.shared.index().victim(key.digest()).unwrap();
+    disk.shared.delete_chunk(&victim)
+}
+
+#[test]
+fn a_foreign_file_that_no_scan_has_counted_is_not_released_at_the_second_try_either() {
+    let (dir, disk, key, path) = beside_uncounted();
+    fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+    fs::create_dir(&path).unwrap();
+    evict(&disk, &key).unwrap_err();
+    fs::remove_dir(&path).unwrap();
+    fs::rename(dir.path().join("elsewhere"), &path).unwrap();
+    assert!(evict(&disk, &key).unwrap());
+    disk.shared.share_ledger().unwrap();
+    assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(LEN as u64));
+}
+
+/// The scan has seen the first part of it.
+#[test]
+fn a_foreign_file_that_grew_is_not_released_as_it_is() {
+    let (dir, disk, key, path) = beside_uncounted();
+    let foreign = disk.shared.data_dir.foreign().unwrap();
+    fs::write(&path, [7; 1000]).unwrap();
+    disk.shared.scan_foreign(foreign).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap();
+    assert_eq!(total(), Some(LEN as u64 + 1000));
+    fs::write(&path, [7; LEN]).unwrap();
+    disk.shared.find_foreign(foreign, &key);
+    assert!(evict(&disk, &key).unwrap());
+    disk.shared.share_ledger().unwrap();
+    assert_eq!(total(), Some(LEN as u64 + 1000), "the scan finds the rest");
+    disk.shared.scan_foreign(foreign).unwrap();
     assert_eq!(total(), Some(LEN as u64));
 }
 

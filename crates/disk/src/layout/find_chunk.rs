@@ -106,7 +106,12 @@ impl<M: Mover> Shared<M> {
         let len = found.len.unwrap_or(0);
         match index.known(key.digest()) {
             Some(known) if (known.chunk.len, known.chunk.bytes) == (len, found.bytes) => {}
-            Some(_) => drop(index.resize(key.digest(), len, found.bytes)),
+            Some(known) => {
+                if found.bytes > known.chunk.bytes {
+                    foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
+                }
+                let _ = index.resize(key.digest(), len, found.bytes);
+            }
             None => {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let _ =
@@ -126,7 +131,13 @@ impl<M: Mover> Shared<M> {
     /// may. The file stays, and stays counted.
     pub fn invalidate(&self, digest: &Digest, bytes: u64) {
         let _one = self.name(digest);
-        let _ = self.index().resize(digest, 0, bytes);
+        let mut index = self.index();
+        if let Some(foreign) = self.data_dir.foreign()
+            && index.known(digest).is_some_and(|known| bytes > known.chunk.bytes)
+        {
+            foreign.note_uncounted(digest);
+        }
+        let _ = index.resize(digest, 0, bytes);
     }
 }
 

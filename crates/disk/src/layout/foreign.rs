@@ -156,14 +156,19 @@ impl Foreign {
         self.names.write().unwrap_or_else(PoisonError::into_inner).remove(digest);
     }
 
-    /// Notes a chunk that the index lacked.
+    /// Notes a chunk that the index lacked, or whose file grew.
     pub fn note_uncounted(&self, digest: &Digest) {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest);
     }
 
-    /// Whether the ledger may not count a chunk whose file is about to be deleted. Forgets the note.
+    /// Whether the ledger may not count a chunk's file as it is now.
     pub fn is_uncounted(&self, digest: &Digest) -> bool {
-        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).remove(digest)
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).contains(digest)
+    }
+
+    /// Forgets that of one chunk, whose file is gone.
+    pub fn forget_gone(&self, digest: &Digest) {
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
     }
 
     /// Forgets all notes: a recount follows.

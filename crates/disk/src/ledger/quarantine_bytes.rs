@@ -27,6 +27,7 @@ impl<M: Mover> Shared<M> {
         // Before the file moves.
         let counted = self.counted_in_ledger(digest, len, known);
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
+        self.data_dir.foreign().into_iter().for_each(|foreign| foreign.forget_gone(digest));
         self.space.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
         // Of both differences one is zero: the file is shorter or longer than what was counted for
         // it.
@@ -39,12 +40,9 @@ impl<M: Mover> Shared<M> {
     /// those that it has now, which a recount of a peer may have counted.
     fn counted_in_ledger(&self, digest: &Digest, len: u64, known: Option<Chunk>) -> u64 {
         let measured = || self.data_dir.bytes_on_disk(digest, len).ok().flatten();
-        if let Some(foreign) = self.data_dir.foreign() {
-            let known = known.filter(|_| !foreign.is_uncounted(digest));
-            // Of a chunk that was listed and not scanned yet, the index has no length.
-            let bytes =
-                |chunk: Chunk| Some(chunk.bytes).filter(|bytes| *bytes > 0).or_else(measured);
-            return known.and_then(bytes).unwrap_or(0);
+        let indexed = known.map_or(0, |chunk| chunk.bytes);
+        if let Some(bytes) = self.foreign_bytes_to_release(digest, indexed) {
+            return bytes;
         }
         let there = self.data_dir.released(len, measured());
         let earlier = known.map_or(there, |chunk| chunk.bytes);

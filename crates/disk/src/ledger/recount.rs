@@ -42,6 +42,28 @@ impl<M: Mover> Shared<M> {
         }
     }
 
+    /// What to release for a chunk's file of a foreign layout that is about to be deleted or replaced;
+    /// `None` in layout `kvtier`. No more than the index of this process has, which a scan or a save
+    /// counted, and than is there: another program may have written the file or cut it since, and a
+    /// peer may have counted what it is now. What is released too little is found by the next scan.
+    pub fn foreign_bytes_to_release(&self, digest: &Digest, indexed: u64) -> Option<u64> {
+        let foreign = self.data_dir.foreign()?;
+        if foreign.is_uncounted(digest) {
+            return Some(0);
+        }
+        let there = self.data_dir.bytes_on_disk(digest, 0).ok().flatten();
+        Some(indexed.min(there.unwrap_or(0)))
+    }
+
+    /// Has the ledger compared with the directory soon.
+    pub fn compare_ledger_soon(&self) {
+        match self.data_dir.foreign() {
+            // The scan counts.
+            Some(foreign) => foreign.request_scan(),
+            None => self.space.ledger_validity.suspect(),
+        }
+    }
+
     /// Notes a missing file that this process did not delete. If this process is alone, and no peer
     /// changed the ledger meanwhile, the ledger still counts the file, and its bytes are released.
     /// Otherwise a record must explain it. The caller holds [`moving`](crate::ledger::validity::LedgerValidity::moving) since it

@@ -119,10 +119,16 @@ impl<M: Mover> Saving<M> {
         let _moving = shared.space.ledger_validity.moving();
         let since = shared.space.ledger.generation();
         // Before the rename: afterwards the old file is gone.
-        let foreign_bytes = shared.counted_foreign_bytes(key, self.len);
+        let foreign = shared.data_dir.foreign();
+        foreign.into_iter().for_each(|foreign| foreign.learn(key));
+        let indexed = shared.index().known(digest).map_or(0, |entry| entry.chunk.bytes);
+        let foreign_bytes = shared.foreign_bytes_to_release(digest, indexed);
         let Some(draft) = space.draft() else { return Ok(()) };
         let replaced = match shared.data_dir.publish(draft, digest, self.len) {
-            Ok(replaced) => replaced.map_or(0, |bytes| foreign_bytes.unwrap_or(bytes)),
+            Ok(replaced) => {
+                foreign.into_iter().for_each(|foreign| foreign.forget_gone(digest));
+                replaced.map_or(0, |bytes| foreign_bytes.unwrap_or(bytes))
+            }
             Err(e) => {
                 self.space = Some(space);
                 return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
@@ -154,9 +160,16 @@ impl<M: Mover> Saving<M> {
         let shared = &self.shared;
         let digest = key.digest();
         match shared.data_dir.delete(digest, self.len) {
-            Ok(_) => {
+            Ok(Some(_)) => {
                 shared.forget(digest, false);
                 space.release_deleted(since);
+            }
+            // A peer deleted it, and released what it counted for the chunk.
+            Ok(None) => {
+                shared.forget(digest, false);
+                let reservation = space.into_published(since);
+                reservation.into_iter().for_each(|reservation| shared.index().cancel(reservation));
+                shared.compare_ledger_soon();
             }
             // It stays, and stays counted: a chunk of unknown length, which is evicted like others.
             Err(e) => {
@@ -219,19 +232,6 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// The bytes that the ledger counts for the files of a foreign layout that a published chunk
-    /// replaces, should there be any; `None` in layout `kvtier`. The caller holds the chunk's name.
-    fn counted_foreign_bytes(&self, key: &Key, len: u64) -> Option<u64> {
-        let digest = key.digest();
-        let foreign = self.data_dir.foreign()?;
-        foreign.learn(key);
-        // One name for all lengths. What another program wrote there since the last scan is not
-        // counted.
-        let is_counted = !foreign.is_uncounted(digest);
-        let bytes = self.data_dir.bytes_on_disk(digest, len).ok().flatten();
-        Some(bytes.filter(|_| is_counted).unwrap_or(0))
-    }
-
     /// How a save ends whose system call or transfer failed.
     fn end_of_save(&self, key: &Key, what: &'static str, e: io::Error) -> SaveEnd {
         if self.note_read_only(&e) {
