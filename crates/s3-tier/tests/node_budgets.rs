@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Saved, Tier};
+use kvtier_core::{Ctx, Saved, ShedReason, Tier};
+use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, plain_server};
 
 const LEN: usize = 10_000;
@@ -93,5 +94,29 @@ fn a_node_alone_takes_the_whole_cap_at_once() {
     });
     for n in 0..CAP_CHUNKS * 9 / 10 {
         assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored, "chunk {n}");
+    }
+}
+
+/// While its store fails to list the journals of others, a node may not be alone.
+#[test]
+fn a_node_that_cannot_look_at_others_writes_an_eighth_of_the_cap() {
+    let server = plain_server();
+    let failing = Rule::next(Fault::Error(500, "InternalError")).containing("journal%2F");
+    server.script(failing.method("GET").times(u32::MAX));
+    let world = World::over(Arc::clone(&server), |mut config| {
+        config.sync.journal_every = Duration::from_secs(1);
+        config.with_capacity(CAP_CHUNKS * LEN as u64)
+    });
+    let save = |n: u64, within: Duration| {
+        let op = world.suite.save_op(&world.suite.key(n), LEN);
+        world.tier().save(&Ctx::within(within), vec![op]).wait().remove(0).result.unwrap()
+    };
+    for n in 0..CAP_CHUNKS / 8 {
+        assert_eq!(save(n, PATIENCE), Saved::Stored, "chunk {n}");
+    }
+    assert_eq!(save(100, Duration::from_secs(2)), Saved::Shed(ShedReason::Full));
+    server.heal();
+    for n in 100..110 {
+        assert_eq!(save(n, PATIENCE), Saved::Stored, "chunk {n}");
     }
 }

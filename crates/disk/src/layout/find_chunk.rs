@@ -107,8 +107,13 @@ impl<M: Mover> Shared<M> {
         match index.known(key.digest()) {
             Some(known) if (known.chunk.len, known.chunk.bytes) == (len, found.bytes) => {}
             Some(known) => {
-                if found.bytes > known.chunk.bytes {
-                    foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
+                // Those that a listing entered have no length before the first scan, which counts them.
+                let is_listed =
+                    |foreign: &&Foreign| known.chunk.bytes == 0 && !foreign.is_scanned();
+                if found.bytes > known.chunk.bytes
+                    && let Some(foreign) = foreign.filter(|foreign| !is_listed(foreign))
+                {
+                    foreign.note_uncounted(key.digest());
                 }
                 let _ = index.resize(key.digest(), len, found.bytes);
             }

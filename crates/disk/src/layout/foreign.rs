@@ -161,9 +161,11 @@ impl Foreign {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest);
     }
 
-    /// Whether the ledger may not count a chunk's file as it is now.
+    /// Whether the ledger may not count a chunk's file as it is now. Before the first scan that may be so
+    /// of all.
     pub fn is_uncounted(&self, digest: &Digest) -> bool {
-        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).contains(digest)
+        let noted = || self.uncounted.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_scanned() || noted().contains(digest)
     }
 
     /// Forgets that of one chunk, whose file is gone.
@@ -171,9 +173,14 @@ impl Foreign {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).remove(digest);
     }
 
-    /// Forgets all notes: a recount follows.
-    pub fn forget_uncounted(&self) {
-        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Takes all notes: a recount follows.
+    pub fn take_uncounted(&self) -> HashSet<Digest> {
+        std::mem::take(&mut *self.uncounted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes these again: the recount failed.
+    pub fn note_all_uncounted(&self, all: HashSet<Digest>) {
+        self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).extend(all);
     }
 
     /// Whether eviction is allowed: sizes are known, and chunks above the cap may be deleted.

@@ -207,11 +207,11 @@ impl<M: Mover> Shared<M> {
         self.forget_all_but(&seen);
         // Names of deleted files would fill the memory over time.
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
+        // Before the count, not after it: a chunk that is found during the count may be counted
+        // or not, and stays noted.
+        let uncounted = foreign.take_uncounted();
         if !self.data_dir.is_read_only() {
-            // Before the count, not after it: a chunk that is found during the count may be counted
-            // or not, and stays noted.
-            foreign.forget_uncounted();
-            self.recount(true)?;
+            self.recount(true).inspect_err(|_| foreign.note_all_uncounted(uncounted))?;
         }
         let first = !foreign.is_scanned();
         foreign.set_scanned();

@@ -249,7 +249,7 @@ impl<M: Mover> Shared<M> {
         }
         self.uncount(removed_stale.bytes, since);
         // Claims without allocated files are found by a recount.
-        self.space.ledger_validity.suspect();
+        self.compare_ledger_soon();
         // A process may have died between publishing a chunk and appending its record.
         if self.data_dir.foreign().is_none() {
             self.changes.append_lost();

@@ -65,7 +65,7 @@ const STARTS_MAX: u32 = 5;
 const TRIES_MAX: u32 = 20;
 /// The first round follows after this part of an interval; the time doubles with each next round.
 const EARLY_PART: u32 = 30;
-/// What a round showed of other nodes holds for the time to the next one, and this part of an interval:
+/// What a round showed of other nodes holds for twice the time to the next one, and this part of an interval:
 /// longer only if the process was stopped, or the store is slow.
 const LATE_PART: u32 = 10;
 /// The shortest pause between rounds while saves wait for space, as a part of the interval.
@@ -88,12 +88,11 @@ pub async fn run(shared: Arc<Shared>) {
     maintenance.start().await;
     let listing = list(Arc::clone(&shared), maintenance.known_ms);
     let listing = tokio::spawn(of_process(&shared.client, listing));
-    let began = Instant::now();
-    let mut last = began;
+    let mut last = Instant::now();
+    maintenance.began = last;
     // Soon, so that nodes that start together learn of each other before they use up their budgets.
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
-        shared.node.budget.holds_until(maintenance.looked_at + (due - last) + every / LATE_PART);
         tokio::select! {
             // A round that is due comes first, however often it is requested.
             biased;
@@ -109,10 +108,9 @@ pub async fn run(shared: Arc<Shared>) {
                 continue;
             }
         }
-        maintenance.round(began.elapsed() < every).await;
+        maintenance.round(maintenance.began.elapsed() < every).await;
         last = Instant::now();
-        // Other nodes may start at the same time: the first rounds follow closely.
-        due = last + began.elapsed().min(every);
+        due = last + maintenance.pause();
         due = maintenance.renewal_due.take().map_or(due, |renewal| renewal.min(due));
     }
     // It may be inside a long pause. What it has applied so far stays right.
@@ -122,7 +120,10 @@ pub async fn run(shared: Arc<Shared>) {
 /// The shortest time between two rounds.
 fn hurried_pause(shared: &Shared) -> Duration {
     let pause = shared.node.config.journal_every / HURRY_PART;
-    if shared.node.budget.has_others() { pause } else { pause.min(ALONE_PAUSE) }
+    let budget = &shared.node.budget;
+    // A store that does not answer is not asked without a pause.
+    let is_alone = !budget.has_others() && !budget.needs_exchange();
+    if is_alone { pause.min(ALONE_PAUSE) } else { pause }
 }
 
 /// Lists the bucket repeatedly.
@@ -192,6 +193,11 @@ pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
     record(shared, "lease", election::give_up(shared).await);
 }
 
+/// Whether a listing is not allowed: such a node never sees others, and goes by its own count.
+fn is_refused(e: &kvtier_s3::Error) -> bool {
+    e.kind() == kvtier_s3::ErrorKind::Denied
+}
+
 /// Whether it succeeded; a failure is kept for the status.
 fn record(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
@@ -251,8 +257,10 @@ struct Maintenance {
     /// Nodes, this one included, as of the last listing of all journals.
     nodes: usize,
     lag: ListingLag,
-    /// When the last exchange began to look at others.
-    looked_at: Instant,
+    /// When its rounds began.
+    began: Instant,
+    /// Others can see this node.
+    is_announced: bool,
     /// When the budget's renewal is due, where a lag of listings has put it off.
     renewal_due: Option<Instant>,
     /// The totals that renewed the budget last.
@@ -264,8 +272,8 @@ struct Maintenance {
 /// What became of reading journals.
 #[derive(Clone, Copy, Debug)]
 struct MergedJournals {
-    /// The listing succeeded.
-    is_listed: bool,
+    /// The listing succeeded, and not all that is new in it was unreadable.
+    are_seen: bool,
     /// All that it shows are read.
     has_all: bool,
 }
@@ -275,7 +283,8 @@ impl Maintenance {
         let snapshot = (Instant::now(), 0);
         Maintenance {
             lag: ListingLag::new(JOURNALS_STAY * shared.node.config.journal_every),
-            looked_at: snapshot.0,
+            began: snapshot.0,
+            is_announced: false,
             renewal_due: None,
             merger: JournalMerger::default(),
             snapshot,
@@ -303,10 +312,7 @@ impl Maintenance {
         }
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
-        let sent = Instant::now();
-        let announced = announce_node(&self.shared).await;
-        self.stored(announced, sent);
-        self.lag.announced();
+        self.announce().await;
         let looked_at = Instant::now();
         let has_counted = self.count_nodes().await;
         let totals = self.read_totals(true).await;
@@ -316,9 +322,23 @@ impl Maintenance {
             .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
         let merged = self.merge(&directory).await;
         // A node that saw none since the store did not answer is not alone.
-        if has_counted && merged.is_listed {
+        if has_counted && merged.are_seen {
             self.exchanged(looked_at, true, totals);
         }
+    }
+
+    async fn announce(&mut self) {
+        let sent = Instant::now();
+        let announced = announce_node(&self.shared).await;
+        self.is_announced = self.stored(announced, sent);
+        self.lag.announced();
+    }
+
+    /// The time until the next round. Other nodes may start at the same time: the first ones follow
+    /// closely.
+    fn pause(&self) -> Duration {
+        let every = self.shared.node.config.journal_every;
+        self.began.elapsed().clamp(every / EARLY_PART, every)
     }
 
     /// Writes the journal; whether that succeeded.
@@ -336,23 +356,27 @@ impl Maintenance {
         record(&self.shared, "journal", written)
     }
 
-    /// The journals of others are read, or the totals of all: this node's budget is renewed. The first
-    /// was listed at `looked_at`.
+    /// The journals of others are read, or the totals of all: this node's budget is renewed, unless they
+    /// cannot see it. The first was listed at `looked_at`.
     fn exchanged(&mut self, looked_at: Instant, is_early: bool, totals: Option<FleetTotals>) {
-        self.looked_at = looked_at;
+        if !self.is_announced {
+            return;
+        }
         let shared = &self.shared;
         self.renewal_due = self.lag.puts_off_renewal(&shared.node.budget);
         if self.renewal_due.is_some() {
             return;
         }
         let listings_lag = self.lag.is_seen();
+        let late = shared.node.config.journal_every / LATE_PART;
+        let holds_until = Some(looked_at + 2 * self.pause() + late);
         let usage = shared.catalog().index.usage();
         let exchange = match &totals {
             // What was saved since they were read counts on.
             Some(_) if totals == self.totals => return,
             Some(FleetTotals { used, .. }) => {
                 let exchange = Exchange::by_totals(self.nodes, *used, usage.capacity);
-                Exchange { listings_lag, ..exchange }
+                Exchange { listings_lag, holds_until, ..exchange }
             }
             None => Exchange {
                 nodes: self.nodes,
@@ -362,6 +386,7 @@ impl Maintenance {
                 is_early,
                 is_by_totals: false,
                 listings_lag,
+                holds_until,
             },
         };
         shared.node.budget.exchanged(exchange);
@@ -400,8 +425,9 @@ impl Maintenance {
                 true
             }
             Err(e) => {
+                let is_refused = is_refused(&e);
                 drop(self.shared.error("journal", None, e));
-                false
+                is_refused
             }
         }
     }
@@ -496,6 +522,9 @@ impl Maintenance {
         // Before others are read: two nodes that exchange at the same time then see each other.
         let flushes = !early || shared.node.budget.is_journal_due(cap);
         let flushed = !flushes || self.write_journal().await;
+        if !self.is_announced {
+            self.announce().await;
+        }
         let caught_up = self.learn().await && self.catch_up().await;
         // Asked after the catch-up, which may have taken long.
         let leads = shared.node.may_evict(shared.now_ms());
@@ -522,7 +551,7 @@ impl Maintenance {
             }
             None => None,
         };
-        let mut merged = MergedJournals { is_listed: directory.is_none(), has_all: false };
+        let mut merged = MergedJournals { are_seen: directory.is_none(), has_all: false };
         if let Some(directory) = directory {
             merged = self.merge(&directory).await;
             self.follow_previous().await;
@@ -533,7 +562,7 @@ impl Maintenance {
             self.write_journal().await;
         }
         // Totals that cannot have what this node saved renew no budget, nor does a look that failed.
-        if merged.is_listed && (flushed || totals.is_none()) {
+        if merged.are_seen && (flushed || totals.is_none()) {
             self.exchanged(looked_at, early, totals);
         }
         // A count that lacks saves would renew the budgets of all. Without new totals they age.
@@ -578,11 +607,12 @@ impl Maintenance {
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
-                MergedJournals { is_listed: true, has_all: merged.is_whole }
+                MergedJournals { are_seen: merged.is_readable, has_all: merged.is_whole }
             }
             Err(e) => {
+                let are_seen = is_refused(&e);
                 drop(self.shared.error("journal", None, e));
-                MergedJournals { is_listed: false, has_all: false }
+                MergedJournals { are_seen, has_all: false }
             }
         }
     }

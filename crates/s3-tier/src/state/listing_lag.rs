@@ -249,6 +249,7 @@ mod tests {
                 is_early: step < node.start + 600,
                 is_by_totals: false,
                 listings_lag: node.lag.is_seen(),
+                holds_until: None,
             });
             node.lag.renewed();
         }

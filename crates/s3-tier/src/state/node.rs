@@ -120,7 +120,7 @@ impl NodeState {
 
     /// Space is short, or was freed: nodes should exchange journals soon.
     pub fn request_exchange(&self) {
-        if self.budget.has_others() {
+        if self.budget.has_others() || self.budget.needs_exchange() {
             self.round_requested.notify_one();
         }
     }

@@ -13,8 +13,9 @@
 //! first interval it writes its journal after each eighth of the cap, and what it wrote before the
 //! first exchange counts until the second.
 //!
-//! An exchange holds until a little after the next round is due. A process that was stopped meanwhile goes on
-//! with what it had seen before: until its next exchange it writes no more than before the first.
+//! An exchange holds for twice the time until the next round, and a little more. A process that was stopped
+//! meanwhile (not suspended with its machine, whose clock stands still then) goes on with what it had seen
+//! before: until its next exchange it writes no more than before the first.
 //!
 //! In a large fleet a node reads what the evictor counts for all (`FleetTotals`) in place of the
 //! journals of the others. Its budget is then renewed by newer totals alone, and is a quarter of its
@@ -53,8 +54,6 @@ pub struct NodeBudget(Mutex<State>);
 struct State {
     /// What the last exchange showed.
     last: Option<Exchange>,
-    /// Until when that holds; `None` before the first round is planned.
-    holds_until: Option<Instant>,
     /// Bytes of admitted saves since then; those before the first exchange count until the second.
     granted: u64,
 }
@@ -72,6 +71,8 @@ pub struct Exchange {
     pub is_by_totals: bool,
     /// Listings lag: it may lack what others wrote in the time before.
     pub listings_lag: bool,
+    /// Until when it holds; `None` for ever.
+    pub holds_until: Option<Instant>,
 }
 
 impl NodeBudget {
@@ -80,12 +81,7 @@ impl NodeBudget {
         let mut state = self.state();
         let counts_on = state.last.is_none() && !exchange.listings_lag;
         let granted = if counts_on { state.granted } else { 0 };
-        *state = State { last: Some(exchange), granted, ..*state };
-    }
-
-    /// The next round is planned. What the last exchange showed holds until then.
-    pub fn holds_until(&self, then: Instant) {
-        self.state().holds_until = Some(then);
+        *state = State { last: Some(exchange), granted };
     }
 
     /// The exchange may have shown too few nodes: the limit is that before the first one again.
@@ -111,8 +107,7 @@ impl NodeBudget {
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => u64::MAX,
             Some(exchange) => exchange.free / (exchange.windows() * exchange.nodes as u64),
         };
-        let has_expired = state.holds_until.is_some_and(|until| Instant::now() > until);
-        let budget = if has_expired { budget.min(first) } else { budget };
+        let budget = if state.needs_exchange() { budget.min(first) } else { budget };
         (one_is_allowed && state.granted == 0) || state.granted.saturating_add(bytes) <= budget
     }
 
@@ -127,6 +122,11 @@ impl NodeBudget {
     /// Whether there are other nodes, as of the last exchange.
     pub fn has_others(&self) -> bool {
         self.state().last.is_some_and(|last| last.nodes > 1)
+    }
+
+    /// Whether there was none yet, or the last one holds no more.
+    pub fn needs_exchange(&self) -> bool {
+        self.state().needs_exchange()
     }
 
     /// Whether this node writes its journal in an early round: others exist, or may start soon and
@@ -164,6 +164,11 @@ impl Exchange {
 }
 
 impl State {
+    fn needs_exchange(&self) -> bool {
+        let has_expired = |last: Exchange| last.holds_until.is_some_and(|end| Instant::now() > end);
+        self.last.is_none_or(has_expired)
+    }
+
     fn is_early_and_alone(&self) -> bool {
         self.last.is_some_and(|last| last.nodes <= 1 && last.is_early)
     }
@@ -259,20 +264,20 @@ mod tests {
     async fn what_an_exchange_showed_does_not_hold_after_a_stop() {
         let second = Duration::from_secs(1);
         let budget = NodeBudget::default();
-        budget.exchanged(Exchange { nodes: 1, free: 800, ..Exchange::default() });
-        budget.holds_until(Instant::now() + second);
+        assert!(budget.needs_exchange());
+        let until = |end| Exchange { holds_until: Some(end), ..Exchange::default() };
+        budget.exchanged(Exchange { nodes: 1, free: 800, ..until(Instant::now() + second) });
         budget.grant(60, 800);
         advance(second).await;
-        assert!(budget.allows(740, 800));
+        assert!(budget.allows(740, 800) && !budget.needs_exchange());
         advance(second).await;
+        assert!(budget.needs_exchange());
         assert!(budget.allows(40, 800) && !budget.allows(41, 800), "an eighth in all");
-        budget.exchanged(Exchange { nodes: 4, free: 400, ..Exchange::default() });
-        budget.holds_until(Instant::now());
+        budget.exchanged(Exchange { nodes: 4, free: 400, ..until(Instant::now()) });
         budget.grant(10, 800);
         advance(second).await;
         assert!(budget.allows(40, 800) && !budget.allows(41, 800), "never more than before");
-        budget.exchanged(Exchange { nodes: 2, free: 800, ..Exchange::default() });
-        budget.holds_until(Instant::now() + second);
+        budget.exchanged(Exchange { nodes: 2, free: 800, ..until(Instant::now() + second) });
         assert!(budget.allows(200, 800), "nothing latches");
     }
 

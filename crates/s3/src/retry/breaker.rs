@@ -2,8 +2,9 @@
 //!
 //! A breaker opens after [`FAILURES_TO_OPEN`] failures in a row and stays open for [`OPEN_MIN`].
 //! Then it admits one request as a probe. A success closes it. A failure opens it again, for twice
-//! as long, at most [`OPEN_MAX`]. A probe whose future was dropped reports nothing, so after
-//! [`PROBE_MAX`] another request becomes the probe: a breaker never stays open for ever.
+//! as long, at most [`OPEN_MAX`]. A probe may hang, and one whose future was dropped reports nothing. So
+//! after [`PROBE_MAX`] another request becomes the probe, and a later failure of the one before counts no
+//! more: a breaker never stays open for ever, and while an endpoint hangs one request in that time is sent.
 //!
 //! Each kind of requests has a breaker of its own, since stores fail and throttle kinds apart.
 

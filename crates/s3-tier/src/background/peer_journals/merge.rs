@@ -58,6 +58,8 @@ pub struct Merged {
     pub records: usize,
     /// Why an object could not be read. The others were applied all the same.
     pub failed: Option<kvtier_s3::Error>,
+    /// Not all that were tried failed, but for those that failed in several rounds before.
+    pub is_readable: bool,
     /// Every listed object is applied.
     pub is_whole: bool,
 }
@@ -74,11 +76,13 @@ impl JournalMerger {
         let mut batches = Vec::new();
         let mut failed = None;
         let mut stuck = None;
+        let mut is_readable = false;
         for (name, read) in read_all(shared, self.entries(shared, |known, _| !known)).await {
             // Objects of a node behind one that is held up are not applied.
             if stuck.as_deref() == Some(node_of(&name)) {
                 continue;
             }
+            is_readable |= read.is_ok();
             match read {
                 Ok(JournalObject { what, is_torn, .. })
                     if is_torn && self.progress.failed(&name) =>
@@ -96,6 +100,7 @@ impl JournalMerger {
                 }
                 Err(e) => {
                     let waits = self.progress.failed(&name);
+                    is_readable |= !waits;
                     (failed, stuck) = (Some(e), waits.then(|| node_of(&name).to_owned()));
                 }
             }
@@ -108,7 +113,8 @@ impl JournalMerger {
         add(&shared.counters.merged, count as u64);
         // Some wait for another attempt, or are more than one round reads.
         let is_whole = self.entries(shared, |known, _| !known).is_empty();
-        Ok(Merged { records: count, failed, is_whole })
+        is_readable |= failed.is_none();
+        Ok(Merged { records: count, failed, is_readable, is_whole })
     }
 
     /// Applies the order of all uses since then (Unix milliseconds by the store's clock) again,
