@@ -1,20 +1,36 @@
-//! Each crate's tests build alone: `cargo test -p CRATE --no-run`, as one who works on that crate
-//! runs them. In the workspace the features that other crates ask for hide what a crate does not
-//! ask for itself.
+//! Each crate's tests alone, with the features that this crate asks for, as one who works on that
+//! crate builds them. In the workspace the features that other crates ask for hide what a crate does
+//! not ask for itself.
 
 use anyhow::{Result, bail};
 
 use crate::sh::Cmd;
 use crate::workspace::Package;
 
-/// Builds the tests of these crates, one crate at a time. All of them are tried; those that fail
-/// are named.
+/// Builds and links the tests of these crates, one crate at a time. All of them are tried; those that
+/// fail are named.
 pub fn build<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usize> {
+    each(packages, |name| Cmd::new("cargo test --locked --no-run -p").arg(name))
+}
+
+/// Lints the tests, examples and benchmarks of these crates in the same way, and generates no code:
+/// what a crate does not ask for is missing for the compiler too. It shares what
+/// [features](crate::features) lints, and so has its flags.
+pub fn lint<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usize> {
+    each(packages, |name| {
+        let cmd = Cmd::new("cargo clippy --locked -p").arg(name);
+        cmd.args(["--all-targets", "--", "-D", "warnings"])
+    })
+}
+
+fn each<'a>(
+    packages: impl IntoIterator<Item = &'a Package>,
+    cmd: impl Fn(&str) -> Cmd,
+) -> Result<usize> {
     let mut count = 0;
     let mut failed = Vec::new();
     for package in packages {
-        let built = Cmd::new("cargo test --locked --no-run -p").arg(&package.name).run();
-        if let Err(e) = built {
+        if let Err(e) = cmd(&package.name).run() {
             println!("{e:#}");
             failed.push(package.name.as_str());
         }
@@ -76,6 +92,16 @@ fn base() -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_crates_are_tried_and_those_that_fail_are_named() {
+        let packages =
+            ["a", "b", "c"].map(|name| Package { name: name.into(), ..Package::default() });
+        let unless = |bad: &'static str| move |name: &str| Cmd::new("test").args([name, "!=", bad]);
+        assert_eq!(each(&packages, unless("d")).unwrap(), 3);
+        let error = each(&packages, unless("a")).unwrap_err().to_string();
+        assert_eq!(error, "tests that do not build alone: a");
+    }
 
     #[test]
     fn a_change_touches_the_crates_whose_files_it_changes() {
