@@ -384,6 +384,8 @@ impl<M: Mover> Drop for Disk<M> {
 #[cfg(test)]
 mod cut_file_tests;
 #[cfg(test)]
+mod foreign_release_tests;
+#[cfg(test)]
 mod missing_file_tests;
 #[cfg(test)]
 mod recreate_tests;

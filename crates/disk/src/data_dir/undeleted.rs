@@ -11,7 +11,7 @@ use super::{DataDir, Draft, staging};
 struct Undeleted {
     file: Draft,
     /// What to release when it is gone: the ledger counts as much at least, before a recount and after.
-    counted_bytes: u64,
+    to_release: u64,
 }
 
 /// All of them.
@@ -51,7 +51,7 @@ impl DataDir {
             // is gone.
             Err(_) => (0, 0),
         };
-        self.undeleted.lock().push(Undeleted { file, counted_bytes: kept });
+        self.undeleted.lock().push(Undeleted { file, to_release: kept });
         released
     }
 
@@ -61,7 +61,7 @@ impl DataDir {
         let all = std::mem::take(&mut *self.undeleted.lock());
         for one in all {
             match self.unlink_draft(&one.file) {
-                Ok(()) => deleted.bytes += one.counted_bytes,
+                Ok(()) => deleted.bytes += one.to_release,
                 Err(e) if e.kind() == Io::NotFound => {}
                 Err(_) => {
                     self.undeleted.lock().push(one);

@@ -21,8 +21,8 @@
 //!
 //! At most [`ABANDONED_MAX`](super::in_flight::ABANDONED_MAX) of a kind are abandoned at a time. Only
 //! an answer that shows that the store works puts this off: no request that begins, ends without an
-//! answer, is answered by a server error, or is answered far more slowly than usual. Sessions and probes bypass the limits: other requests
-//! wait for them.
+//! answer, is answered by a server error, or is answered far more slowly than usual. Sessions and
+//! probes bypass the limits: other requests wait for them.
 //!
 //! How many may be in flight, those beyond the limits included, is also in atomics: a caller with
 //! queues of its own asks before each request.
