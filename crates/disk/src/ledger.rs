@@ -41,6 +41,11 @@
 //!    file is made first, and then the generation must still be the one in which the bytes were
 //!    freed: otherwise the process that keeps the lock may have counted without either file.
 //!
+//! 9. *A total from before is not gone by.* A crash of the machine may bring back that of an earlier
+//!    moment. A process that registers and finds no other [marks](mark_uncounted) the ledger first:
+//!    nothing is granted before it or another one has counted. Processes that start together all find
+//!    others when they have listed the directory, and none of them would count.
+//!
 //! A model test (`shuttle_tests.rs`) runs these rules against processes that are stopped and killed
 //! between any two of their steps.
 //!
@@ -65,10 +70,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::file_contents::LedgerState;
-use self::file_contents::{LedgerContents, next_generation, read, write};
+use self::file_contents::{LedgerContents, UNCOUNTED, next_generation, read, write};
 use self::locked_file::LockedFile;
 use self::pending_changes::PendingChanges;
-use crate::data_dir::{REGISTRATION_WAIT_MAX, open_rw};
+use crate::data_dir::{REGISTRATION_WAIT_MAX, internal_files, open_rw};
 
 /// How long a change waits for the lock before it is put off. A process that has it may wait for a
 /// busy medium or for a processor; only one that is stopped keeps it longer.
@@ -423,6 +428,26 @@ fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Resul
     // Any other error comes at once, and says nothing of another process.
     *is_kept = locked.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
     locked
+}
+
+/// Marks the ledger: it must be recounted. The caller holds the registration lock, and no other process
+/// is registered. One that is damaged stays so.
+///
+/// # Errors
+/// Those of the file system. Then the total that was there may stay.
+pub fn mark_uncounted(own: &Path) -> io::Result<()> {
+    if LedgerState::read(own)?.total().is_none() {
+        return Ok(());
+    }
+    // As many bytes as before, so that a full device takes them.
+    kvtier_os::write_all_at(&open_rw(&own.join("ledger"))?, &UNCOUNTED, 0)
+}
+
+/// Whether there is a ledger that is damaged, and neither new nor marked.
+pub fn is_damaged(own: &Path) -> bool {
+    let bytes = internal_files::read(&own.join("ledger"), UNCOUNTED.len() as u64);
+    bytes.is_ok_and(|bytes| !bytes.is_empty() && bytes != UNCOUNTED)
+        && Ledger::peek(own).is_ok_and(|total| total.is_none())
 }
 
 /// The error for a ledger that must be recounted.

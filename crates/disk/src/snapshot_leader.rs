@@ -11,7 +11,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::data_dir::{DataDir, Process, draft_name, internal_files, open_rw};
+use crate::data_dir::{DataDir, Process, internal_files, open_rw};
 
 /// The most bytes of the file that are read.
 const BYTES_MAX: u64 = 4096;
@@ -86,21 +86,15 @@ impl Leadership {
 
     /// A new file, locked and written to before it has the name.
     fn replace(&self, data_dir: &DataDir) -> io::Result<File> {
-        let staging = data_dir.staging()?;
-        let draft = staging.path().join(draft_name(staging.number(), 0));
+        let draft = data_dir.small_draft()?;
         let mut file = internal_files::open(
-            &draft,
+            &draft.path(),
             OpenOptions::new().read(true).write(true).create_new(true),
         )?;
         let done = kvtier_os::try_lock(&file).map_err(io::Error::from);
         let done = done.and_then(|()| write_name(&mut file));
-        match done.and_then(|()| kvtier_os::rename(&draft, &self.path)) {
-            Ok(()) => Ok(file),
-            Err(e) => {
-                let _ = kvtier_os::remove_file(&draft);
-                Err(e)
-            }
-        }
+        let named = done.and_then(|()| kvtier_os::rename(&draft.path(), &self.path));
+        named.map(|()| file).inspect_err(|_| _ = data_dir.discard(draft, 0))
     }
 }
 

@@ -12,7 +12,7 @@ use kvtier_core::{Error, Key, random_bytes};
 use kvtier_index::{TenantId, TenantKey, TenantNames};
 
 use crate::data_dir::manifest::{Manifest, unescape};
-use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
+use crate::data_dir::{DataDir, OPEN_WAIT_MAX, internal_files};
 
 /// The key's file name in `.kvtier`.
 const KEY: &str = "tenant-key";
@@ -175,28 +175,25 @@ fn read(own: &Path) -> io::Result<TenantKey> {
 /// Writes the key so that a crash leaves the old file or the new one, whole. A `first` key does not
 /// replace that of a peer.
 fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
-    let staging = data_dir.staging()?;
-    // The ledger counts nothing for it, as its name says.
     let own = data_dir.own();
-    let draft = staging.path().join(draft_name(staging.number(), 0));
-    let _ = kvtier_os::remove_file(&draft);
-    let mut file = internal_files::open(&draft, OpenOptions::new().write(true).create_new(true))?;
+    // The ledger counts nothing for it, as its name says.
+    let draft = data_dir.small_draft()?;
+    let named = write_and_name(&draft.path(), &own.join(KEY), key, first);
+    // A recount would count it for as long as it stays.
+    data_dir.discard(draft, 0);
+    named.and_then(|()| internal_files::sync_dir(&own))
+}
+
+/// Gives a new file its name; a second one may stay.
+fn write_and_name(draft: &Path, to: &Path, key: &TenantKey, first: bool) -> io::Result<()> {
+    let mut file = internal_files::open(draft, OpenOptions::new().write(true).create_new(true))?;
     kvtier_os::write_all(&mut file, key.encode().as_bytes())?;
     kvtier_os::sync_all(&file)?;
-    let linked = if first {
-        kvtier_os::hard_link(&draft, own.join(KEY))
-    } else {
-        Err(Io::Unsupported.into())
-    };
+    let linked = if first { kvtier_os::hard_link(draft, to) } else { Err(Io::Unsupported.into()) };
     match linked {
-        Ok(()) => kvtier_os::remove_file(&draft)?,
-        Err(e) if e.kind() == Io::AlreadyExists => {
-            let _ = kvtier_os::remove_file(&draft);
-            return Err(e);
-        }
-        Err(_) => kvtier_os::rename(&draft, own.join(KEY))?,
+        Err(e) if e.kind() != Io::AlreadyExists => kvtier_os::rename(draft, to),
+        linked => linked,
     }
-    internal_files::sync_dir(&own)
 }
 
 #[cfg(test)]
@@ -227,6 +224,23 @@ mod tests {
             ("alice".to_owned(), String::new())
         );
         assert!(is_word(&first.1.word("alice")) && is_word("") && !is_word("~alice"));
+    }
+
+    /// A recount would count it for as long as the process lives.
+    #[test]
+    fn a_key_that_cannot_be_written_leaves_no_file_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        fs::create_dir(data_dir.own().join(KEY)).unwrap();
+        let key = TenantKey::new([7; 32]);
+        for first in [true, false] {
+            write(&data_dir, &key, first).unwrap_err();
+            let left = fs::read_dir(data_dir.staging().unwrap().path()).unwrap();
+            assert_eq!(left.map(|left| left.unwrap().file_name()).collect::<Vec<_>>(), ["alive"]);
+        }
+        fs::remove_dir(data_dir.own().join(KEY)).unwrap();
+        write(&data_dir, &key, true).unwrap();
+        assert_eq!(fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Key, Loaded, Namespace, Observe, Presence, Saved};
-use kvtier_s3_tier::Evictor;
+use kvtier_s3::Credentials;
+use kvtier_s3_tier::{Evictor, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::tier::{World, close, plain_server, quick, says, tenants, within};
@@ -20,12 +21,21 @@ const TERM: Duration = Duration::from_secs(80);
 /// A node of several on one bucket of this many chunks, which learns from journals and snapshots
 /// alone.
 fn node_of_three(server: &Arc<Server>, evictor: Evictor) -> World {
-    World::over(Arc::clone(server), |config| {
-        let mut config = quick(config).with_capacity(100 * LEN as u64);
-        (config.sync.evictor, config.sync.lease_term) = (evictor, TERM);
-        config.sync.sweep_every = Duration::from_secs(600);
-        config
-    })
+    World::over(Arc::clone(server), |config| node_config(config, evictor))
+}
+
+fn node_config(config: TierConfig, evictor: Evictor) -> TierConfig {
+    let mut config = quick(config).with_capacity(100 * LEN as u64);
+    (config.sync.evictor, config.sync.lease_term) = (evictor, TERM);
+    config.sync.sweep_every = Duration::from_secs(600);
+    config
+}
+
+/// Its requests can be told from those of other nodes.
+fn with_token(mut config: TierConfig, token: &str) -> TierConfig {
+    let key = Credentials::temporary("AKIDTEST", "secret/test+key", Some(token.to_owned()), None);
+    config.client.credentials = Arc::new(key);
+    config
 }
 
 /// Waits until all that other nodes noted is in the snapshot of the one that evicts, and nowhere
@@ -176,6 +186,55 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     });
     assert_eq!(second.in_bucket(), 30 * LEN as u64);
     assert_eq!(second.lookup(&keys[3]), Presence::Miss);
+}
+
+/// While a node sees no journals of others, the evictor merges them into a snapshot and deletes them.
+#[test]
+fn a_node_that_looked_at_no_journals_while_they_stayed_counts_all_of_that_time() {
+    let server = plain_server();
+    let first = node_of_three(&server, Evictor::Lease);
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = World::over(Arc::clone(&server), |config| {
+        with_token(node_config(config, Evictor::Never), "second")
+    });
+    let failing = Rule::next(Fault::Error(500, "InternalError")).containing("journal%2F");
+    server.script(failing.with("x-amz-security-token", "second").times(u32::MAX));
+    let keys: Vec<Key> = (0..20).map(|n| first.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    within(Duration::from_secs(180), "the first says so", || first.count("journaled") >= 20);
+    let written = server.keys("kv/.kvtier/journal/");
+    within(Duration::from_secs(180), "journals are merged and deleted", || {
+        // A snapshot is written when there is news.
+        first.load(&keys[0], LEN);
+        let there = server.keys("kv/.kvtier/journal/");
+        written.iter().all(|name| name.ends_with("/00000000") || !there.contains(name))
+    });
+    assert_eq!(second.used(), 0, "it saw none");
+    server.heal();
+    within(Duration::from_secs(180), "it counts all", || second.used() == 20 * LEN as u64);
+}
+
+/// It had no budget, and the evictor's journal does not have what third nodes saved.
+#[test]
+fn a_node_that_was_alone_counts_what_others_save_since_it_lost_the_lease() {
+    let server = plain_server();
+    let with_short_lease = |token: &str| {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = with_token(node_config(config, Evictor::Lease), token);
+            config.sync.lease_term = Duration::from_secs(4);
+            config
+        })
+    };
+    let first = with_short_lease("first");
+    within(Duration::from_secs(180), "the first evicts", || says(&first, "this node evicts"));
+    let failing = Rule::next(Fault::Error(500, "InternalError")).method("PUT").containing("lease");
+    server.script(failing.with("x-amz-security-token", "first").times(u32::MAX));
+    let second = with_short_lease("second");
+    within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
+    let third = node_of_three(&server, Evictor::Never);
+    let keys: Vec<Key> = (0..20).map(|n| third.suite.key(n)).collect();
+    keys.iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
+    within(Duration::from_secs(180), "it counts all", || first.used() == 20 * LEN as u64);
 }
 
 #[test]

@@ -25,6 +25,13 @@ pub struct Draft {
     pub(super) name: String,
 }
 
+impl Draft {
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
+        self.staging.path().join(&self.name)
+    }
+}
+
 /// Identifies a file and its last change, since a name may mean another file later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {

@@ -235,6 +235,18 @@ pub fn register(own: &Path) -> io::Result<StagingDir> {
     StagingDir::create(&own.join("tmp"))
 }
 
+/// The same for one that writes chunks. Where no other process lives, it must count first.
+///
+/// # Errors
+/// Those of [`register`].
+pub fn register_to_write(own: &Path) -> io::Result<StagingDir> {
+    refuse_other_formats(own)?;
+    let _registration = lock_registration(own)?;
+    refuse_other_formats(own)?;
+    open::mark_uncounted_if_alone(own)?;
+    StagingDir::create(&own.join("tmp"))
+}
+
 /// Refuses the directory of this `.kvtier` if it has another format.
 ///
 /// # Errors

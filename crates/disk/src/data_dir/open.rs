@@ -11,11 +11,13 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::file_system_properties::is_read_only;
 use super::full_at_open::Deleted;
+use super::liveness::live_names;
 use super::manifest::{self, Manifest};
 use super::registration_lock::{LOCK, OPEN_WAIT_MAX, lock_registration_within, lock_within};
 use super::shards::make_shards;
 use super::{DataDir, StagingDir, earlier_lock, internal_files, kind_of, repair, scratch, staging};
 use crate::layout::{Foreign, Layout};
+use crate::ledger;
 
 impl DataDir {
     /// Opens or creates the directory, removes the unfinished files of dead processes, and registers
@@ -85,6 +87,10 @@ impl DataDir {
         deleted
             .stale
             .add(staging::remove_stale(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?);
+        if !layout.is_foreign() {
+            // The directory opens all the same: where this fails, nothing can be counted either.
+            let _ = mark_uncounted_if_alone(&own);
+        }
         let staging =
             StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
@@ -122,6 +128,12 @@ impl DataDir {
         let data_dir = DataDir::new(root, dir.into(), last_manifest, foreign);
         Ok(DataDir { read_only: AtomicBool::new(true), ..data_dir })
     }
+}
+
+/// Has the files counted, unless processes live that have done so. The caller holds the registration
+/// lock, and is not registered yet.
+pub fn mark_uncounted_if_alone(own: &Path) -> io::Result<()> {
+    if live_names(&own.join("tmp"))?.is_empty() { ledger::mark_uncounted(own) } else { Ok(()) }
 }
 
 /// Repairs `.kvtier`, one process at a time: a renamed file may be the one that peers have locked,

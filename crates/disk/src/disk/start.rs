@@ -10,7 +10,7 @@ use crate::data_dir::{self, DataDir, Listed};
 use crate::geometry_agreement::{AgreedGeometry, agree_on_namespace};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::validity::LedgerValidity;
-use crate::ledger::{Ledger, LedgerState, damage, is_damage};
+use crate::ledger::{self, Ledger, LedgerState, damage, is_damage};
 use crate::mover::Mover;
 use crate::shared::{DirState, Shared};
 use crate::space_state::SpaceState;
@@ -55,7 +55,10 @@ pub fn open_dir_state(
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = use_order::restore(&own, &mut index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        note_damaged_ledger(&data_dir);
+        if ledger::is_damaged(&own) {
+            let what = format!("{}/ledger is damaged; it is recounted", own.display());
+            data_dir.note_damage(what);
+        }
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
@@ -87,15 +90,6 @@ pub fn open_dir_state(
         },
         reader,
     ))
-}
-
-fn note_damaged_ledger(data_dir: &DataDir) {
-    let own = data_dir.own();
-    // An empty ledger was just created by a process that opens the directory now.
-    let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
-    if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
-        data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
-    }
 }
 
 /// The listing of the directory at the start, and whether it is all that is stored.
@@ -345,6 +339,33 @@ mod tests {
         assert!(Ledger::peek(&data_dir.own()).unwrap().unwrap() >= removed.bytes);
         ledger.release(removed.bytes, since).unwrap();
         Ledger::peek(&data_dir.own()).unwrap().unwrap()
+    }
+
+    /// A crash of the machine brought back an old total. Both processes find another when they have listed.
+    #[test]
+    fn of_processes_that_start_together_one_counts_before_anything_is_granted() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(".kvtier");
+        drop(DataDir::open(dir.path(), None).unwrap());
+        let name = chunk_file_name::path(dir.path(), &kvtier_key::Digest::default(), 5000);
+        fs::write(name, vec![0; BYTES as usize]).unwrap();
+        Ledger::open(&own, true).unwrap().recount(true, || Ok(0)).unwrap();
+        let data_dirs = [(); 2].map(|()| DataDir::open(dir.path(), None).unwrap());
+        assert_eq!(Ledger::peek(&own).unwrap(), None);
+        for data_dir in data_dirs {
+            let ledger = Ledger::open(&own, true).unwrap();
+            let listing = Listing::begin(&data_dir).unwrap();
+            count_at_start(&data_dir, &ledger, &listing.ended(BYTES, false)).unwrap();
+            assert_eq!(Ledger::peek(&own).unwrap(), Some(BYTES));
+            assert!(!data_dir.damage().iter().any(|said| said.contains("ledger")));
+        }
+        // Beside one that lives the total stands.
+        let first = DataDir::open(dir.path(), None).unwrap();
+        let ledger = Ledger::open(&own, true).unwrap();
+        ledger.recount(true, || Ok(BYTES)).unwrap();
+        let _second = DataDir::open(dir.path(), None).unwrap();
+        assert_eq!(Ledger::peek(&own).unwrap(), Some(BYTES));
+        drop(first);
     }
 
     /// A total of 0 would let saves fill the cap beside the files that are there.

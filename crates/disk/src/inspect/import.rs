@@ -65,7 +65,7 @@ impl Directory {
             return Err(io::Error::new(Io::Unsupported, what));
         }
         let own = self.own();
-        let staging = data_dir::register(&own)?;
+        let staging = data_dir::register_to_write(&own)?;
         let accounting = Accounting::open_to_count(&own, || self.count())?;
         Ok(Writer { directory: self.clone(), staging, accounting })
     }

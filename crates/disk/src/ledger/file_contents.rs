@@ -13,6 +13,8 @@ const MAGIC: [u8; 8] = *b"KVTLEDG2";
 /// Magic, total, generation, number of changes, CRC32C of these.
 pub const BYTES: usize = 32;
 const SUMMED: usize = 28;
+/// What the file says from the start of a process that found no other until someone has counted.
+pub const UNCOUNTED: [u8; BYTES] = *b"not counted since the last start";
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

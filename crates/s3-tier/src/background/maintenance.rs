@@ -14,6 +14,8 @@
 //!   the lease.
 //! - Journals are deleted only after a snapshot that contains them was written, and after a time in
 //!   which all nodes have read them.
+//! - A node that looked at no journals for as long as they stay (its process was stopped, or the store
+//!   did not answer) reads the snapshot again: it has what was deleted meanwhile.
 //! - A node that follows another evictor than before reads the predecessor's journal for some more
 //!   rounds, because the new evictor does not repeat it.
 //!
@@ -42,7 +44,6 @@ use crate::state::machine::of_process;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
 use crate::state::shared::Shared;
-use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -259,6 +260,8 @@ struct Maintenance {
     lag: ListingLag,
     /// When its rounds began.
     began: Instant,
+    /// The last look at the journals or totals of others that succeeded.
+    looked_at: Instant,
     /// Others can see this node.
     is_announced: bool,
     /// When the budget's renewal is due, where a lag of listings has put it off.
@@ -284,6 +287,7 @@ impl Maintenance {
         Maintenance {
             lag: ListingLag::new(JOURNALS_STAY * shared.node.config.journal_every),
             began: snapshot.0,
+            looked_at: snapshot.0,
             is_announced: false,
             renewal_due: None,
             merger: JournalMerger::default(),
@@ -304,12 +308,15 @@ impl Maintenance {
     /// Reads the snapshot, once the store answers, and the journals. After some failures the
     /// listing starts without the snapshot.
     async fn start(&mut self) {
+        let mut began = Instant::now();
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap must hold meanwhile.
             // Evicting in a wrong order costs hits; not evicting would break the cap.
             self.shared.node.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
+            began = Instant::now();
         }
+        self.looked_at = began;
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
         self.announce().await;
@@ -322,7 +329,7 @@ impl Maintenance {
             .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
         let merged = self.merge(&directory).await;
         // A node that saw none since the store did not answer is not alone.
-        if has_counted && merged.are_seen {
+        if has_counted && merged.are_seen && self.read_what_was_missed().await {
             self.exchanged(looked_at, true, totals);
         }
     }
@@ -478,20 +485,35 @@ impl Maintenance {
         let held = shared.node.lease().held(shared.now_ms());
         // Once for each epoch: while the lease stays, all deletes are this node's own.
         let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
-        let read = self.read_again().await;
+        let is_done = self.read_again_or_give_up().await;
         // What cannot be read is not waited for.
         // From here on `may_evict` holds for this epoch.
         shared.node.caught_up.store(epoch, Ordering::Relaxed);
         shared.eviction_queue.notify();
         shared.freed.notify_waiters();
-        if let Err(e) = read {
+        if is_done {
+            self.epoch = epoch;
+        }
+        is_done
+    }
+
+    /// After a time without a look, journals of that time may be deleted: the snapshot has them. Call it
+    /// after those that are there were read. `false`: try again later.
+    async fn read_what_was_missed(&mut self) -> bool {
+        let stay = JOURNALS_STAY * self.shared.node.config.journal_every;
+        self.looked_at.elapsed() <= stay || self.read_again_or_give_up().await
+    }
+
+    /// `false`: the snapshot must be read again later.
+    async fn read_again_or_give_up(&mut self) -> bool {
+        if let Err(e) = self.read_again().await {
             let again = self.tries_again(&e);
-            drop(shared.error("restore", None, e));
+            drop(self.shared.error("restore", None, e));
             if again {
                 return false;
             }
         }
-        (self.epoch, self.failed) = (epoch, 0);
+        self.failed = 0;
         true
     }
 
@@ -536,30 +558,29 @@ impl Maintenance {
         let totals = if leads { None } else { self.read_totals(early).await };
         // The writes of all others count while much space is free.
         let reads_all = leads || early || shared.node.budget.is_filling(cap)
+            // It was alone, and does not evict any more: another node may.
+            || self.nodes == 1
             // Without totals again: this node has not read what others saved meanwhile.
             || (self.totals.is_some() && totals.is_none());
-        let directory = match shared.node.holder() {
-            _ if totals.is_some() => {
-                totals.as_ref().map(|totals| shared.node.own_names.journals_of(&totals.node))
-            }
-            _ if reads_all => Some(shared.node.own_names.journals()),
-            Some(holder) => Some(shared.node.own_names.journals_of(&holder)),
-            // This node does not take part in the election, so it does not know whose journal to
-            // read.
-            None if shared.node.config.evictor == Evictor::Never => {
-                Some(shared.node.own_names.journals())
-            }
-            None => None,
+        let names = &shared.node.own_names;
+        let directory = match (&totals, shared.node.holder()) {
+            (Some(totals), _) => names.journals_of(&totals.node),
+            (None, Some(holder)) if !reads_all => names.journals_of(&holder),
+            // Also where it is unknown who evicts: a node that takes no part in the election, or has just
+            // lost it.
+            _ => names.journals(),
         };
-        let mut merged = MergedJournals { are_seen: directory.is_none(), has_all: false };
-        if let Some(directory) = directory {
-            merged = self.merge(&directory).await;
-            self.follow_previous().await;
-            self.merger.resolve_conflicts(&shared).await;
-        }
+        let mut merged = self.merge(&directory).await;
+        self.follow_previous().await;
+        self.merger.resolve_conflicts(&shared).await;
         // The early round has just found another node, which needs what this one wrote.
         if !flushes && self.nodes > 1 {
             self.write_journal().await;
+        }
+        if merged.are_seen {
+            // Totals have what was missed.
+            merged.are_seen = totals.is_some() || self.read_what_was_missed().await;
+            self.looked_at = if merged.are_seen { looked_at } else { self.looked_at };
         }
         // Totals that cannot have what this node saved renew no budget, nor does a look that failed.
         if merged.are_seen && (flushed || totals.is_none()) {
