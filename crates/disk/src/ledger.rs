@@ -41,12 +41,13 @@
 //!    file is made first, and then the generation must still be the one in which the bytes were
 //!    freed: otherwise the process that keeps the lock may have counted without either file.
 //!
-//! 9. *A total from before is not gone by.* A crash of the machine may bring back that of an earlier
-//!    moment. A process that registers and finds no other [marks](mark_uncounted) the ledger first:
-//!    nothing is granted before it or another one has counted. Processes that start together all find
-//!    others when they have listed the directory, and none of them would count.
+//! 9. *A total from before is not relied on.* A crash of the machine may bring back that of an earlier
+//!    moment. A tier that registers and finds no other [marks](mark_uncounted) the ledger first:
+//!    nothing is granted before it or another one has counted. Otherwise, of processes that start
+//!    together, each would find another one and none would count. In a foreign layout the total
+//!    stands until the first scan.
 //!
-//! A model test (`shuttle_tests.rs`) runs these rules against processes that are stopped and killed
+//! A model test (`shuttle_tests.rs`) runs the first eight rules against processes that are stopped and killed
 //! between any two of their steps.
 //!
 //! So errors are one-sided: too high a total costs space until the next recount, too low a one does
@@ -430,8 +431,8 @@ fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Resul
     locked
 }
 
-/// Marks the ledger: it must be recounted. The caller holds the registration lock, and no other process
-/// is registered. One that is damaged stays so.
+/// Marks the ledger: it must be recounted before anything is granted. One that is damaged stays so, and
+/// one whose lock another process keeps grants nothing either.
 ///
 /// # Errors
 /// Those of the file system. Then the total that was there may stay.
@@ -439,8 +440,16 @@ pub fn mark_uncounted(own: &Path) -> io::Result<()> {
     if LedgerState::read(own)?.total().is_none() {
         return Ok(());
     }
-    // As many bytes as before, so that a full device takes them.
-    kvtier_os::write_all_at(&open_rw(&own.join("ledger"))?, &UNCOUNTED, 0)
+    let file = open_rw(&own.join("ledger"))?;
+    match file.lock_within(REGISTRATION_WAIT_MAX) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+        other => other?,
+    }
+    // As many bytes as before, so that most full devices take them.
+    let marked = kvtier_os::write_all_at(&file, &UNCOUNTED, 0);
+    let marked = marked.or_else(|_| kvtier_os::set_len(&file, 0));
+    LockedFile::unlock(&file)?;
+    marked
 }
 
 /// Whether there is a ledger that is damaged, and neither new nor marked.

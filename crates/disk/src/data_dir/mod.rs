@@ -235,7 +235,7 @@ pub fn register(own: &Path) -> io::Result<StagingDir> {
     StagingDir::create(&own.join("tmp"))
 }
 
-/// The same for one that writes chunks. Where no other process lives, it must count first.
+/// The same for one that writes chunks. Where no tier lives, it must count first.
 ///
 /// # Errors
 /// Those of [`register`].
@@ -243,7 +243,7 @@ pub fn register_to_write(own: &Path) -> io::Result<StagingDir> {
     refuse_other_formats(own)?;
     let _registration = lock_registration(own)?;
     refuse_other_formats(own)?;
-    open::mark_uncounted_if_alone(own)?;
+    open::mark_uncounted_if_first(own)?;
     StagingDir::create(&own.join("tmp"))
 }
 

@@ -11,7 +11,7 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::file_system_properties::is_read_only;
 use super::full_at_open::Deleted;
-use super::liveness::live_names;
+use super::liveness::{live_names, read_cap};
 use super::manifest::{self, Manifest};
 use super::registration_lock::{LOCK, OPEN_WAIT_MAX, lock_registration_within, lock_within};
 use super::shards::make_shards;
@@ -88,8 +88,7 @@ impl DataDir {
             .stale
             .add(staging::remove_stale(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?);
         if !layout.is_foreign() {
-            // The directory opens all the same: where this fails, nothing can be counted either.
-            let _ = mark_uncounted_if_alone(&own);
+            mark_uncounted_if_first(&own).map_err(at("write", &own.join("ledger")))?;
         }
         let staging =
             StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
@@ -130,10 +129,12 @@ impl DataDir {
     }
 }
 
-/// Has the files counted, unless processes live that have done so. The caller holds the registration
-/// lock, and is not registered yet.
-pub fn mark_uncounted_if_alone(own: &Path) -> io::Result<()> {
-    if live_names(&own.join("tmp"))?.is_empty() { ledger::mark_uncounted(own) } else { Ok(()) }
+/// Has the files counted, unless a tier lives that has done so: it writes its cap before it counts, and
+/// tools write none. The caller holds the registration lock, and is not registered yet.
+pub fn mark_uncounted_if_first(own: &Path) -> io::Result<()> {
+    let tmp = own.join("tmp");
+    let has_tier = live_names(&tmp)?.iter().any(|name| read_cap(&tmp, name).is_some());
+    if has_tier { Ok(()) } else { ledger::mark_uncounted(own) }
 }
 
 /// Repairs `.kvtier`, one process at a time: a renamed file may be the one that peers have locked,

@@ -12,6 +12,7 @@ use kvtier_core::Error;
 
 use super::earlier_lock::{EARLIER_LOCK, exclude_earlier_builds, remove_unused_earlier_lock};
 use super::manifest::{Found, Manifest};
+use super::open::mark_uncounted_if_first;
 use super::{
     DataDir, REGISTRATION_WAIT_MAX, StagingDir, ignore_existing, internal_files, kind_of,
     lock_registration, manifest, open::repair_within, shards::make_shards,
@@ -72,6 +73,10 @@ impl DataDir {
             }
         }
         if !has_staging_dir {
+            // This process may have found the directory read-only until now.
+            if !last.layout.is_foreign() {
+                mark_uncounted_if_first(&own)?;
+            }
             let anew = StagingDir::create(&own.join("tmp"))?;
             if let Some(cap) = self.cap.get() {
                 anew.write_cap(*cap)?;

@@ -151,7 +151,7 @@ fn count_at_start(
                 _ => {
                     let ledger_validity = LedgerValidity::new(None, false);
                     ledger_validity.clear();
-                    Ok(ledger_validity)
+                    Ok(Some(ledger_validity))
                 }
             }
         }
@@ -161,9 +161,14 @@ fn count_at_start(
                 true => Ok(listing.bytes),
                 false => data_dir.count().map(|census| census.bytes),
             };
-            ledger.recount(true, count).map(|done| LedgerValidity::new(done, false))
+            ledger.recount(true, count).map(|done| Some(LedgerValidity::new(done, false)))
         }
-        false => {
+        false => Ok(None),
+    });
+    // Others that open the directory do not wait for this.
+    let counted = counted.and_then(|alone| match alone {
+        Some(validity) => Ok(validity),
+        None => {
             let changed = listing.has_changed_files || data_dir.has_removed_files();
             let count = || data_dir.count().map(|census| census.bytes);
             ledger.recount(changed, count).map(|_| LedgerValidity::new(None, true))
@@ -350,6 +355,8 @@ mod tests {
         let name = chunk_file_name::path(dir.path(), &kvtier_key::Digest::default(), 5000);
         fs::write(name, vec![0; BYTES as usize]).unwrap();
         Ledger::open(&own, true).unwrap().recount(true, || Ok(0)).unwrap();
+        // A tool that lives has not counted.
+        let _tool = data_dir::register(&own).unwrap();
         let data_dirs = [(); 2].map(|()| DataDir::open(dir.path(), None).unwrap());
         assert_eq!(Ledger::peek(&own).unwrap(), None);
         for data_dir in data_dirs {
@@ -359,8 +366,9 @@ mod tests {
             assert_eq!(Ledger::peek(&own).unwrap(), Some(BYTES));
             assert!(!data_dir.damage().iter().any(|said| said.contains("ledger")));
         }
-        // Beside one that lives the total stands.
+        // Beside a tier that lives the total stands.
         let first = DataDir::open(dir.path(), None).unwrap();
+        first.join(1 << 20, false).unwrap();
         let ledger = Ledger::open(&own, true).unwrap();
         ledger.recount(true, || Ok(BYTES)).unwrap();
         let _second = DataDir::open(dir.path(), None).unwrap();

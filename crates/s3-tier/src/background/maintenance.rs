@@ -44,6 +44,7 @@ use crate::state::machine::of_process;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
 use crate::state::shared::Shared;
+use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -261,7 +262,7 @@ struct Maintenance {
     /// When its rounds began.
     began: Instant,
     /// The last look at the journals or totals of others that succeeded.
-    looked_at: Instant,
+    last_look: Instant,
     /// Others can see this node.
     is_announced: bool,
     /// When the budget's renewal is due, where a lag of listings has put it off.
@@ -273,12 +274,14 @@ struct Maintenance {
 }
 
 /// What became of reading journals.
-#[derive(Clone, Copy, Debug)]
-struct MergedJournals {
+#[derive(Clone, Copy, Default, Debug)]
+struct Look {
     /// The listing succeeded, and not all that is new in it was unreadable.
-    are_seen: bool,
+    succeeded: bool,
     /// All that it shows are read.
     has_all: bool,
+    /// Listings are not allowed: this node never sees others, and goes by its own count.
+    is_refused: bool,
 }
 
 impl Maintenance {
@@ -287,7 +290,7 @@ impl Maintenance {
         Maintenance {
             lag: ListingLag::new(JOURNALS_STAY * shared.node.config.journal_every),
             began: snapshot.0,
-            looked_at: snapshot.0,
+            last_look: snapshot.0,
             is_announced: false,
             renewal_due: None,
             merger: JournalMerger::default(),
@@ -316,7 +319,7 @@ impl Maintenance {
             tokio::time::sleep(PAUSE).await;
             began = Instant::now();
         }
-        self.looked_at = began;
+        self.last_look = began;
         // Before journals of others are listed: of two nodes that start together, at least one
         // finds the other.
         self.announce().await;
@@ -327,9 +330,10 @@ impl Maintenance {
         let directory = totals
             .as_ref()
             .map_or_else(|| names.journals(), |totals| names.journals_of(&totals.node));
-        let merged = self.merge(&directory).await;
+        let look = self.merge(&directory).await;
         // A node that saw none since the store did not answer is not alone.
-        if has_counted && merged.are_seen && self.read_what_was_missed().await {
+        let has_looked = look.is_refused || look.succeeded && self.read_what_was_missed().await;
+        if has_counted && has_looked {
             self.exchanged(looked_at, true, totals);
         }
     }
@@ -501,10 +505,12 @@ impl Maintenance {
     /// after those that are there were read. `false`: try again later.
     async fn read_what_was_missed(&mut self) -> bool {
         let stay = JOURNALS_STAY * self.shared.node.config.journal_every;
-        self.looked_at.elapsed() <= stay || self.read_again_or_give_up().await
+        // In a large fleet all would read it after an outage, for budgets that are small parts.
+        let is_large = self.nodes > DIRECT_NODES_MAX;
+        is_large || self.last_look.elapsed() <= stay || self.read_again_or_give_up().await
     }
 
-    /// `false`: the snapshot must be read again later.
+    /// `false`: the snapshot must be read again later. `true` also after many attempts.
     async fn read_again_or_give_up(&mut self) -> bool {
         if let Err(e) = self.read_again().await {
             let again = self.tries_again(&e);
@@ -563,31 +569,36 @@ impl Maintenance {
             // Without totals again: this node has not read what others saved meanwhile.
             || (self.totals.is_some() && totals.is_none());
         let names = &shared.node.own_names;
+        let votes = shared.node.config.evictor != Evictor::Never;
         let directory = match (&totals, shared.node.holder()) {
-            (Some(totals), _) => names.journals_of(&totals.node),
-            (None, Some(holder)) if !reads_all => names.journals_of(&holder),
-            // Also where it is unknown who evicts: a node that takes no part in the election, or has just
-            // lost it.
-            _ => names.journals(),
+            (Some(totals), _) => Some(names.journals_of(&totals.node)),
+            (None, Some(holder)) if !reads_all => Some(names.journals_of(&holder)),
+            // It is unknown whose journal to read. In a large fleet not all nodes read all of them.
+            (None, None) if !reads_all && votes && self.nodes > DIRECT_NODES_MAX => None,
+            _ => Some(names.journals()),
         };
-        let mut merged = self.merge(&directory).await;
-        self.follow_previous().await;
-        self.merger.resolve_conflicts(&shared).await;
+        let mut look = Look::default();
+        if let Some(directory) = directory {
+            look = self.merge(&directory).await;
+            self.follow_previous().await;
+            self.merger.resolve_conflicts(&shared).await;
+        }
         // The early round has just found another node, which needs what this one wrote.
         if !flushes && self.nodes > 1 {
             self.write_journal().await;
         }
-        if merged.are_seen {
-            // Totals have what was missed.
-            merged.are_seen = totals.is_some() || self.read_what_was_missed().await;
-            self.looked_at = if merged.are_seen { looked_at } else { self.looked_at };
+        // Totals have what was missed.
+        let has_all_of_the_past = look.is_refused
+            || look.succeeded && (totals.is_some() || self.read_what_was_missed().await);
+        if look.succeeded && has_all_of_the_past {
+            self.last_look = looked_at;
         }
         // Totals that cannot have what this node saved renew no budget, nor does a look that failed.
-        if merged.are_seen && (flushed || totals.is_none()) {
+        if has_all_of_the_past && (flushed || totals.is_none()) {
             self.exchanged(looked_at, early, totals);
         }
         // A count that lacks saves would renew the budgets of all. Without new totals they age.
-        if leads && caught_up && merged.has_all && self.nodes > DIRECT_NODES_MAX {
+        if leads && caught_up && look.has_all && self.nodes > DIRECT_NODES_MAX {
             record(&shared, "totals", fleet_totals::write(&shared, self.nodes).await);
         }
         // A snapshot whose order is unknown is not overwritten.
@@ -616,7 +627,7 @@ impl Maintenance {
     }
 
     /// Reads the new journals of the directory, and applies them.
-    async fn merge(&mut self, directory: &str) -> MergedJournals {
+    async fn merge(&mut self, directory: &str) -> Look {
         match self.merger.merge(&self.shared, directory).await {
             Ok(merged) => {
                 self.merged += merged.records as u64;
@@ -628,12 +639,12 @@ impl Maintenance {
                 }
                 // It may stay unreadable for long, and keeps no other work from its result.
                 merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
-                MergedJournals { are_seen: merged.is_readable, has_all: merged.is_whole }
+                Look { succeeded: merged.is_readable, has_all: merged.is_whole, is_refused: false }
             }
             Err(e) => {
-                let are_seen = is_refused(&e);
+                let is_refused = is_refused(&e);
                 drop(self.shared.error("journal", None, e));
-                MergedJournals { are_seen, has_all: false }
+                Look { is_refused, ..Look::default() }
             }
         }
     }
