@@ -12,7 +12,7 @@ use super::{KEYS, Shared};
 use crate::fleet::model::{self, RemoveBegun};
 
 /// The time limit of an operation.
-const DEADLINE: Duration = Duration::from_secs(8);
+const DEADLINE: Duration = Duration::from_secs(2);
 /// How much later than its deadline an operation may end.
 const LATE_MAX: Duration = Duration::from_millis(50);
 

@@ -11,6 +11,9 @@ use kvtier_disk::{Finish, Moved, Mover, Part, Refused, Transfer};
 use super::medium::Medium;
 use crate::world::World;
 
+/// The time between two looks whether a device that hangs answers again.
+const HANG_STEP: Duration = Duration::from_millis(20);
+
 /// A mover whose transfers take time, and fail as the medium does.
 #[derive(Debug)]
 pub struct Device {
@@ -22,11 +25,7 @@ impl Mover for Device {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let takes = Duration::from_micros(20 + self.world.below(400)) + self.medium.faults().slow;
         let (world, medium) = (self.world.clone(), self.medium.clone());
-        kvtier_os::later(takes, move || {
-            let mut transfer = transfer;
-            let result = move_all(&mut transfer, &|| medium.before_read(&world));
-            done(Moved { transfer, result, unseen: false });
-        });
+        kvtier_os::later(takes, move || move_when_it_answers(world, medium, transfer, done));
         Ok(())
     }
 
@@ -35,6 +34,20 @@ impl Mover for Device {
     fn describe(&self) -> String {
         "simulated".into()
     }
+}
+
+fn move_when_it_answers(
+    world: Arc<World>,
+    medium: Arc<Medium>,
+    mut transfer: Transfer,
+    done: Finish,
+) {
+    if medium.faults().hangs {
+        let again = move || move_when_it_answers(world, medium, transfer, done);
+        return kvtier_os::later(HANG_STEP, again);
+    }
+    let result = move_all(&mut transfer, &|| medium.before_read(&world));
+    done(Moved { transfer, result, unseen: false });
 }
 
 fn move_all(

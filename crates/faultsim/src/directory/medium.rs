@@ -83,6 +83,8 @@ pub struct Faults {
     pub errors_on_reads: bool,
     /// How much longer transfers take.
     pub slow: Duration,
+    /// No transfer ends.
+    pub hangs: bool,
 }
 
 impl Faults {

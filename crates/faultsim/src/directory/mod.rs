@@ -291,6 +291,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::medium::Faults;
     use crate::directory::schedule::Fault;
 
     /// What shows in the events of a run is found among all faults, by real runs.
@@ -313,5 +314,26 @@ mod tests {
                 assert!(shortest.len() == 1 && shortest[0].contains(fault), "{shortest:?}");
             }
         }
+    }
+
+    /// Operations end by their deadlines, processes close or are killed, and all goes on afterwards.
+    #[test]
+    fn a_medium_that_hangs_keeps_no_operation_and_no_process() {
+        let at = |seconds, lasts, what| {
+            let [at, lasts] = [seconds, lasts].map(Duration::from_secs);
+            Fault { at, lasts, what }
+        };
+        let hang = What::Medium(Faults { hangs: true, ..Faults::default() });
+        let faults = [
+            at(2, 7, hang),
+            at(5, 0, What::Closed { place: 1 }),
+            at(6, 0, What::Crash { draws: 1 }),
+        ];
+        let report = run_plan(Scope::Directory, Plan::of_seed(1, &faults, true));
+        let place = |what: &str| report.trace.iter().position(|event| event.contains(what));
+        let (hangs, crash) = (place("hangs: true").unwrap(), place("crash: kept").unwrap());
+        let during = &report.trace[hangs..crash];
+        assert!(during.iter().any(|event| event.contains("Timeout")), "{during:#?}");
+        assert!(report.findings.is_empty(), "{report}");
     }
 }

@@ -89,11 +89,16 @@ fn run(process: &SimProcess, callers: &mut Callers) {
         let caller_at =
             if shall_close || callers.is_quiet() { Duration::MAX } else { callers.next_at() };
         let at = job_at.min(caller_at).max(process.world.elapsed());
-        process.wait_until(at);
-        if process.state().calls_left == Some(0) {
-            process.state().is_dead = true;
-            process.world.event(format_args!("{} is killed while it waits", process.name()));
-        }
+        wait_until(process, at);
+    }
+}
+
+/// Waits, at the end of which it may be killed.
+fn wait_until(process: &SimProcess, at: Duration) {
+    process.wait_until(at);
+    if process.state().calls_left == Some(0) {
+        process.state().is_dead = true;
+        process.world.event(format_args!("{} is killed while it waits", process.name()));
     }
 }
 
@@ -125,7 +130,7 @@ fn close(process: &SimProcess, callers: Callers) {
     while closing.as_ref().is_some_and(|closing| !closing.is_done()) && !process.state().is_dead {
         match process.pop_job() {
             Some(job) => job(),
-            None => process.wait_until(process.next_job_at().unwrap_or(process.world.elapsed())),
+            None => wait_until(process, process.next_job_at().unwrap_or(process.world.elapsed())),
         }
     }
     drop(closing.take());

@@ -80,6 +80,7 @@ impl Faults {
                 faults.errors_on_reads = faults.errors_per_mille > 0 && rng.bool();
             }
             2 => faults.slow = between_ms(rng, 1, 300),
+            3 => faults.hangs = true,
             _ => {}
         }
         faults
@@ -94,6 +95,7 @@ impl fmt::Display for Faults {
                 let reads = if self.errors_on_reads { ", reads too" } else { "" };
                 write!(f, "{} of 1000 calls fail{reads}", self.errors_per_mille)
             }
+            Faults { hangs: true, .. } => write!(f, "transfers hang"),
             Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
         }
     }
@@ -126,12 +128,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_fail_in_some_runs() {
-        let fails =
-            |fault: &Fault| matches!(&fault.what, What::Medium(faults) if faults.errors_on_reads);
+    fn reads_fail_and_the_medium_hangs_in_some_runs() {
+        let kinds: [fn(&Faults) -> bool; 2] =
+            [|faults| faults.errors_on_reads, |faults| faults.hangs];
         for scope in [Scope::Directory, Scope::Layouts] {
-            let runs = (0..200).filter(|seed| of_seed(scope, *seed).iter().any(fails)).count();
-            assert!((20..180).contains(&runs), "{runs}");
+            for kind in kinds {
+                let is_it =
+                    |fault: &Fault| matches!(&fault.what, What::Medium(faults) if kind(faults));
+                let runs = (0..200).filter(|seed| of_seed(scope, *seed).iter().any(is_it)).count();
+                assert!((20..180).contains(&runs), "{runs}");
+            }
         }
     }
 

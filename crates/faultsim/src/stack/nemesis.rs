@@ -50,6 +50,7 @@ async fn begin(machine: &mut Machine, what: &What) {
         }
         What::Closed => {
             machine.shared.world.event(format_args!("the stack is closed"));
+            end_hang(machine);
             machine.end(false).await;
             machine.start().await;
         }
@@ -89,6 +90,14 @@ fn change_medium(machine: &Machine, faults: Faults) {
     machine.shared.medium.set_faults(faults);
 }
 
+/// Nothing else would: the end of a process is waited for, and it waits for its transfers. Those of a
+/// killed one fail.
+fn end_hang(machine: &Machine) {
+    if machine.shared.medium.faults().hangs {
+        change_medium(machine, Faults::default());
+    }
+}
+
 /// Kills the process before one of its next calls.
 async fn kill(machine: &mut Machine, calls: u64) {
     let world = machine.shared.world.clone();
@@ -101,6 +110,7 @@ async fn kill(machine: &mut Machine, calls: u64) {
         }
         process.kill("while it waits");
     }
+    end_hang(machine);
     machine.end(false).await;
 }
 
