@@ -31,7 +31,7 @@ fn node_config(config: TierConfig, evictor: Evictor) -> TierConfig {
     config
 }
 
-/// Its requests can be told from those of other nodes.
+/// The server recognises its requests.
 fn with_token(mut config: TierConfig, token: &str) -> TierConfig {
     let key = Credentials::temporary("AKIDTEST", "secret/test+key", Some(token.to_owned()), None);
     config.client.credentials = Arc::new(key);

@@ -55,10 +55,7 @@ pub fn open_dir_state(
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = use_order::restore(&own, &mut index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        if ledger::is_damaged(&own) {
-            let what = format!("{}/ledger is damaged; it is recounted", own.display());
-            data_dir.note_damage(what);
-        }
+        note_damaged_ledger(&data_dir);
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
@@ -90,6 +87,13 @@ pub fn open_dir_state(
         },
         reader,
     ))
+}
+
+fn note_damaged_ledger(data_dir: &DataDir) {
+    let own = data_dir.own();
+    if ledger::is_damaged(&own) {
+        data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
+    }
 }
 
 /// The listing of the directory at the start, and whether it is all that is stored.

@@ -25,6 +25,8 @@
 //! A round is due early when a save waits for space (`round_requested`), limited to one in a tenth
 //! of the interval.
 
+mod peers;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,6 +34,7 @@ use std::time::Duration;
 use kvtier_s3::Put;
 use tokio::time::Instant;
 
+use self::peers::Look;
 use crate::background::fleet_totals::{DIRECT_NODES_MAX, FleetTotals};
 use crate::background::peer_journals::merge;
 use crate::background::peer_journals::merge::JournalMerger;
@@ -44,7 +47,6 @@ use crate::state::machine::of_process;
 use crate::state::node::{ANY, FIRST};
 use crate::state::node_budget::Exchange;
 use crate::state::shared::Shared;
-use crate::sync_config::Evictor;
 
 /// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -74,8 +76,6 @@ const LATE_PART: u32 = 10;
 const HURRY_PART: u32 = 10;
 /// The shortest pause while no other node is known: such a round is little more than one listing.
 const ALONE_PAUSE: Duration = Duration::from_millis(100);
-/// Ages and intervals are truncated to seconds.
-const AGE_CUT_S: i64 = 2;
 
 /// Restores the index, then keeps it up to date until the tier is closed.
 pub async fn run(shared: Arc<Shared>) {
@@ -273,17 +273,6 @@ struct Maintenance {
     names_tenants: bool,
 }
 
-/// What became of reading journals.
-#[derive(Clone, Copy, Default, Debug)]
-struct Look {
-    /// The listing succeeded, and not all that is new in it was unreadable.
-    succeeded: bool,
-    /// All that it shows are read.
-    has_all: bool,
-    /// Listings are not allowed: this node never sees others, and goes by its own count.
-    is_refused: bool,
-}
-
 impl Maintenance {
     fn new(shared: Arc<Shared>) -> Self {
         let snapshot = (Instant::now(), 0);
@@ -406,48 +395,6 @@ impl Maintenance {
         shared.freed.notify_waiters();
     }
 
-    /// What the evictor counts for all, in a large fleet. Early, this node may know of others that it has
-    /// not counted yet.
-    async fn read_totals(&mut self, is_early: bool) -> Option<FleetTotals> {
-        if self.nodes <= DIRECT_NODES_MAX {
-            return None;
-        }
-        match fleet_totals::read(&self.shared).await {
-            Ok(totals) => {
-                if let Some(FleetTotals { nodes, .. }) = totals {
-                    self.nodes = if is_early { self.nodes.max(nodes) } else { nodes };
-                }
-                totals
-            }
-            // As if there were none.
-            Err(e) => {
-                drop(self.shared.error("totals", None, e));
-                None
-            }
-        }
-    }
-
-    /// Counts the nodes by a listing of all journals, without reading them. Whether that succeeded.
-    async fn count_nodes(&mut self) -> bool {
-        match self.merger.count_nodes(&self.shared, self.node_age_s()).await {
-            Ok(nodes) => {
-                self.nodes = nodes;
-                self.lag.listed(|name| self.merger.lists(name));
-                true
-            }
-            Err(e) => {
-                let is_refused = is_refused(&e);
-                drop(self.shared.error("journal", None, e));
-                is_refused
-            }
-        }
-    }
-
-    /// A node that wrote no journal object for longer is gone.
-    fn node_age_s(&self) -> i64 {
-        AGE_CUT_S + 3 * self.shared.node.config.journal_every.as_secs().cast_signed()
-    }
-
     /// Reads the first snapshot, unless that is done; `false` when it must be tried again.
     async fn learn(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
@@ -499,15 +446,6 @@ impl Maintenance {
             self.epoch = epoch;
         }
         is_done
-    }
-
-    /// After a time without a look, journals of that time may be deleted: the snapshot has them. Call it
-    /// after those that are there were read. `false`: try again later.
-    async fn read_what_was_missed(&mut self) -> bool {
-        let stay = JOURNALS_STAY * self.shared.node.config.journal_every;
-        // In a large fleet all would read it after an outage, for budgets that are small parts.
-        let is_large = self.nodes > DIRECT_NODES_MAX;
-        is_large || self.last_look.elapsed() <= stay || self.read_again_or_give_up().await
     }
 
     /// `false`: the snapshot must be read again later. `true` also after many attempts.
@@ -562,23 +500,8 @@ impl Maintenance {
             self.count_nodes().await;
         }
         let totals = if leads { None } else { self.read_totals(early).await };
-        // The writes of all others count while much space is free.
-        let reads_all = leads || early || shared.node.budget.is_filling(cap)
-            // It was alone, and does not evict any more: another node may.
-            || self.nodes == 1
-            // Without totals again: this node has not read what others saved meanwhile.
-            || (self.totals.is_some() && totals.is_none());
-        let names = &shared.node.own_names;
-        let votes = shared.node.config.evictor != Evictor::Never;
-        let directory = match (&totals, shared.node.holder()) {
-            (Some(totals), _) => Some(names.journals_of(&totals.node)),
-            (None, Some(holder)) if !reads_all => Some(names.journals_of(&holder)),
-            // It is unknown whose journal to read. In a large fleet not all nodes read all of them.
-            (None, None) if !reads_all && votes && self.nodes > DIRECT_NODES_MAX => None,
-            _ => Some(names.journals()),
-        };
         let mut look = Look::default();
-        if let Some(directory) = directory {
+        if let Some(directory) = self.journals_to_read(leads || early, totals.as_ref()) {
             look = self.merge(&directory).await;
             self.follow_previous().await;
             self.merger.resolve_conflicts(&shared).await;
@@ -588,13 +511,13 @@ impl Maintenance {
             self.write_journal().await;
         }
         // Totals have what was missed.
-        let has_all_of_the_past = look.is_refused
+        let counts_all = look.is_refused
             || look.succeeded && (totals.is_some() || self.read_what_was_missed().await);
-        if look.succeeded && has_all_of_the_past {
+        if look.succeeded && counts_all {
             self.last_look = looked_at;
         }
         // Totals that cannot have what this node saved renew no budget, nor does a look that failed.
-        if has_all_of_the_past && (flushed || totals.is_none()) {
+        if counts_all && (flushed || totals.is_none()) {
             self.exchanged(looked_at, early, totals);
         }
         // A count that lacks saves would renew the budgets of all. Without new totals they age.
@@ -609,43 +532,6 @@ impl Maintenance {
             let removed =
                 record(&shared, "tenants", agree_on_tenant_key::remove_names(&shared).await);
             shared.node.may_name_tenants.store(!removed, Ordering::Relaxed);
-        }
-    }
-
-    /// Reads the last journal objects of the evictor before: the new one does not repeat them.
-    async fn follow_previous(&mut self) {
-        let holder = self.shared.node.holder();
-        if self.follows != holder {
-            // It may still have written while its lease ended.
-            let before = std::mem::replace(&mut self.follows, holder);
-            self.followed = before.map(|node| (node, JOURNALS_STAY));
-        }
-        if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
-            self.merge(&self.shared.node.own_names.journals_of(&node)).await;
-            self.followed = Some((node, looks - 1));
-        }
-    }
-
-    /// Reads the new journals of the directory, and applies them.
-    async fn merge(&mut self, directory: &str) -> Look {
-        match self.merger.merge(&self.shared, directory).await {
-            Ok(merged) => {
-                self.merged += merged.records as u64;
-                self.shared.eviction_queue.notify();
-                // Only a listing of all journals shows how many nodes there are.
-                if directory == self.shared.node.own_names.journals() {
-                    self.nodes = self.merger.nodes(&self.shared, self.node_age_s());
-                    self.lag.listed(|name| self.merger.lists(name));
-                }
-                // It may stay unreadable for long, and keeps no other work from its result.
-                merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
-                Look { succeeded: merged.is_readable, has_all: merged.is_whole, is_refused: false }
-            }
-            Err(e) => {
-                let is_refused = is_refused(&e);
-                drop(self.shared.error("journal", None, e));
-                Look { is_refused, ..Look::default() }
-            }
         }
     }
 
@@ -673,8 +559,8 @@ impl Maintenance {
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);
-        let age_s =
-            AGE_CUT_S + (JOURNALS_STAY * shared.node.config.journal_every).as_secs().cast_signed();
+        let age_s = peers::AGE_CUT_S
+            + (JOURNALS_STAY * shared.node.config.journal_every).as_secs().cast_signed();
         let own = shared.node.own_names.journals_of(&shared.node.name);
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;
