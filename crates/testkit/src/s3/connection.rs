@@ -14,6 +14,9 @@ use super::wire::{Response, WireRequest};
 /// How long what was written has to get away before the connection is reset.
 const FLUSH: Duration = Duration::from_millis(20);
 
+/// How long the client may send nothing of the rest of a body before it is taken to be gone.
+const EARLY_REST: Duration = Duration::from_secs(60);
+
 /// Takes nothing, until the client goes away.
 fn hold(socket: &TcpStream) -> io::Result<()> {
     let begun = Instant::now();
@@ -117,9 +120,9 @@ impl ServerState {
         to.flush()?;
         // The client may still send its body. If the socket closed with unread bytes, the kernel
         // would send a reset, which can destroy the answer before the client reads it. So the rest
-        // is read for a while.
+        // is read until the client closes, which it does when it has the answer.
         to.shutdown(Shutdown::Write)?;
-        to.set_read_timeout(Some(Duration::from_millis(300)))?;
+        to.set_read_timeout(Some(EARLY_REST))?;
         let mut sink = [0; 4096];
         while to.read(&mut sink).is_ok_and(|got| got > 0) {}
         Ok(())

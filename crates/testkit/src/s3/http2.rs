@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,10 +19,13 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use super::fault::{CLOG, Fault};
 use super::server::ServerState;
 use super::wire::{Response, WireRequest};
+use super::written::Written;
 
 const TLS_HANDSHAKE: u8 = 22;
-/// Time for what was written to leave before the connection or the stream is broken.
+/// What was written has at least this time to leave before the connection or the stream is broken.
 const FLUSH: Duration = Duration::from_millis(30);
+/// How often it is asked whether it has left, where the client does not read it so fast.
+const FLUSH_POLL: Duration = Duration::from_millis(1);
 const WINDOW_BYTES: u32 = 1 << 20;
 const STREAMS_MAX: u32 = 16;
 
@@ -75,7 +79,11 @@ pub fn converse(shared: &Arc<ServerState>, socket: &TcpStream) -> io::Result<()>
     socket.peek(&mut first)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let spoken = runtime.block_on(async {
-        let scene = Arc::new(Scene { shared: Arc::clone(shared), socket: socket.try_clone()? });
+        let scene = Arc::new(Scene {
+            shared: Arc::clone(shared),
+            socket: socket.try_clone()?,
+            waits: Arc::default(),
+        });
         // The other handle of the same socket stays for `hang_up`, which cuts the connection below
         // HTTP/2.
         let nonblocking = socket.try_clone()?;
@@ -92,6 +100,7 @@ pub fn converse(shared: &Arc<ServerState>, socket: &TcpStream) -> io::Result<()>
 }
 
 async fn serve(scene: Arc<Scene>, io: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let io = Written::new(io, Arc::clone(&scene.waits));
     let mut builder = h2::server::Builder::new();
     // Small windows: a client that does not count what it may send is found out by bodies of a few
     // MiB.
@@ -111,9 +120,20 @@ async fn serve(scene: Arc<Scene>, io: impl AsyncRead + AsyncWrite + Unpin) -> io
 struct Scene {
     shared: Arc<ServerState>,
     socket: TcpStream,
+    /// Whether something that was written has not left yet.
+    waits: Arc<AtomicBool>,
 }
 
 impl Scene {
+    /// Waits until what was written has left, however slow the client reads. The connection takes
+    /// it while this sleeps, since both are on one thread.
+    async fn flushed(&self) {
+        tokio::time::sleep(FLUSH).await;
+        while self.waits.load(Ordering::SeqCst) {
+            tokio::time::sleep(FLUSH_POLL).await;
+        }
+    }
+
     async fn respond(
         &self,
         request: http::Request<RecvStream>,
@@ -127,7 +147,7 @@ impl Scene {
                 self.shared.note(&request, status);
                 self.send(&request, Response::error(status, code), None, &mut to).await?;
                 // The answer must leave before the reset, or the library drops it from its queue.
-                tokio::time::sleep(FLUSH).await;
+                self.flushed().await;
                 to.send_reset(Reason::NO_ERROR);
                 return Ok(());
             }
@@ -182,7 +202,7 @@ impl Scene {
         match fault {
             Some(Fault::Cut(at) | Fault::Reset(at)) => {
                 push(&mut stream, body.slice(..at.min(body.len())), false).await?;
-                tokio::time::sleep(FLUSH).await;
+                self.flushed().await;
                 stream.send_reset(Reason::INTERNAL_ERROR);
             }
             Some(Fault::EndEarly(at)) => {
@@ -199,7 +219,7 @@ impl Scene {
             _ => push(&mut stream, body, true).await?,
         }
         if matches!(fault, Some(Fault::CloseAfter)) {
-            tokio::time::sleep(FLUSH).await;
+            self.flushed().await;
             self.hang_up();
         }
         Ok(())

@@ -21,6 +21,8 @@ mod server;
 mod sigv4;
 mod upload_request;
 mod wire;
+#[cfg(feature = "http2")]
+mod written;
 mod xml;
 
 pub use fault::{Elsewhere, Fault, Foreign, Rule};
