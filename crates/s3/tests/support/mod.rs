@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
-use kvtier_s3::{BucketAddress, Client, Config, Credentials, Endpoint, Http2, RootCerts};
+use kvtier_s3::{BucketAddress, Client, Config, Credentials, Endpoint, Error, Http2, RootCerts};
 use kvtier_testkit::s3::{Server, Setup, ca_pem};
 use tokio::net::TcpSocket;
 
@@ -55,6 +55,7 @@ pub fn config_of(endpoint: Endpoint) -> Config {
     config.deadline = Duration::from_secs(3600);
     config.stall_max = Duration::from_secs(600);
     config.connect_max = Duration::from_secs(600);
+    config.idle_max = Duration::from_secs(3600);
     config.requests_max = 16;
     if HTTP2 {
         config.http2 = Http2::PriorKnowledge;
@@ -117,7 +118,8 @@ impl Drop for RunningAgain {
 }
 
 /// Lets it jump until it is so. A waiter may not have begun when the first jump comes, hence the
-/// others.
+/// others. All that waits jumps along, so let `is_so` be what this process sees at once, such as
+/// counts of a client: by the time a server sees it, what follows may be over.
 pub async fn jump_until(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
@@ -141,6 +143,22 @@ pub async fn jumping<T>(
     tokio::select! {
         done = work => done,
         () = jumps => unreachable!("the work ends it"),
+    }
+}
+
+/// Repeats `work` until it succeeds, each time with twice the time from `first` to `most`: how long
+/// a success takes is the machine's to say.
+pub async fn until_well<T>(
+    client: &Client,
+    [first, most]: [Duration; 2],
+    mut work: impl AsyncFnMut(&Client) -> Result<T, Error>,
+) {
+    let begun = std::time::Instant::now();
+    let mut time = first;
+    while work(&client.within(time)).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(600), "not well: {:?}", client.counts());
+        time = (2 * time).min(most);
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
