@@ -43,9 +43,14 @@ fn client_of(
 ) -> (Client, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let source = Arc::new(Source(Arc::clone(&asked), answer));
-    let mut config = Config::with_provider(endpoint(server, "bucket"), source);
-    config.deadline = Duration::from_secs(3600);
-    (Client::new(config), asked)
+    (Client::new(patient(server, source)), asked)
+}
+
+/// Settings with which nothing fails because this machine is busy, and these credentials.
+fn patient(server: &Server, source: Arc<dyn Provide>) -> Config {
+    let mut config = config(server);
+    config.credentials = source;
+    config
 }
 
 #[tokio::test]
@@ -170,11 +175,12 @@ async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
         client.list(&List::default(), None).await.unwrap();
         assert!(start.elapsed() < Duration::from_secs(600), "no caller asked for others");
     }
-    let failed = Instant::now();
     for _ in 0..20 {
         client.list(&List::default(), None).await.unwrap();
     }
-    if failed.elapsed() < Duration::from_secs(4) {
+    // The next is tried five seconds after the failure, which is not before `start`. Both clocks
+    // count whole seconds.
+    if start.elapsed() < Duration::from_secs(2) {
         assert_eq!(asked.load(Ordering::SeqCst), 2, "one failure is not repeated at once");
     }
     server.step_clock(3700);
@@ -265,10 +271,15 @@ async fn callers_that_repeat_what_is_refused_send_few_requests() {
 async fn a_store_whose_clock_is_ahead_does_not_make_us_ask_all_the_time() {
     let server = server(|setup| setup.clock_ahead_s = 7200);
     let (client, asked) = client_of(&server, |_| Ok(lasting(3600)));
+    let begun = Instant::now();
     for _ in 0..50 {
         client.list(&List::default(), None).await.unwrap();
     }
-    assert!(asked.load(Ordering::SeqCst) <= 2, "{} times", asked.load(Ordering::SeqCst));
+    // Once by our clock and once by the store's. Then the credentials seem to have expired, and are
+    // good for five seconds each. The estimate of the store's clock may step by as much as an
+    // answer takes, so a slow machine is allowed twice the seconds that it took.
+    let (times, seconds) = (asked.load(Ordering::SeqCst), begun.elapsed().as_secs());
+    assert!(times <= 2 + 2 * seconds, "{times} times in {seconds} s");
 }
 
 /// A source that takes its time, until it may, and gives something or nothing.
@@ -297,7 +308,7 @@ fn slow(server: &Server, gives: bool) -> (Client, Arc<AtomicU64>, Arc<Semaphore>
     let asked = Arc::new(AtomicU64::new(0));
     let may = Arc::new(Semaphore::new(0));
     let source = Arc::new(Slow { asked: Arc::clone(&asked), may: Arc::clone(&may), gives });
-    (Client::new(Config::with_provider(endpoint(server, "bucket"), source)), asked, may)
+    (Client::new(patient(server, source)), asked, may)
 }
 
 #[tokio::test]
@@ -309,10 +320,8 @@ async fn a_source_slower_than_every_caller_is_asked_once_all_the_same() {
         hasty.list(&List::default(), None).await.unwrap_err();
     }
     may.add_permits(1);
-    let begun = Instant::now();
-    while hasty.list(&List::default(), None).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(600), "what was fetched is lost");
-    }
+    // One that waits: if what was begun for the others were lost with them, it would ask anew.
+    client.list(&List::default(), None).await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
