@@ -218,10 +218,17 @@ async fn a_deadline_that_has_passed_says_nothing_about_the_store() {
 async fn less_time_than_the_store_needs_says_nothing_about_it() {
     let (server, client, memory) = scene();
     server.put_object("k", vec![1; 100]);
-    server.script(Rule::next(Fault::Stall(Duration::from_millis(100))).times(1000));
+    server.script(Rule::next(Fault::Hang).times(1000));
     let mut lease = memory.lease(100);
-    for _ in 0..2 {
-        client.get("k", &mut lease, &Get::default()).await.unwrap();
+    let whole = Get::default();
+    for n in 1..=2 {
+        let slow = async {
+            soon("it hangs", || server.stalled() == n).await;
+            jump(Duration::from_secs(10)).await;
+            server.release();
+        };
+        let (got, ()) = tokio::join!(client.get("k", &mut lease, &whole), slow);
+        got.unwrap();
     }
     let hasty = client.within(Duration::from_millis(10));
     for _ in 0..30 {
@@ -229,6 +236,7 @@ async fn less_time_than_the_store_needs_says_nothing_about_it() {
         assert_eq!(error.kind(), ErrorKind::Timeout, "{}", error.report());
     }
     assert_eq!(client.counts().breaker_opened, 0);
+    server.heal();
     client.get("k", &mut lease, &Get::default()).await.unwrap();
 }
 

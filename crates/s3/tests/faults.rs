@@ -331,6 +331,8 @@ async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds(
 #[tokio::test]
 async fn a_storm_of_503_cuts_the_load_and_the_retries_and_passes() {
     let scene = Scene::of(LEN);
+    // There is a connection: what follows has no time for a handshake on a busy machine.
+    scene.get().await.unwrap();
     scene.server.script(Rule::next(Fault::Error(503, "SlowDown")).times(100_000));
     let limit = scene.client.requests_limit();
     let hasty = scene.client.within(Duration::from_millis(400));
@@ -361,16 +363,20 @@ async fn a_pause_that_the_store_asks_for_is_kept() {
     let scene = Scene::of(LEN);
     scene.server.script(Rule::next(Fault::SlowDown(15)));
     let start = tokio::time::Instant::now();
+    let asked = Duration::from_secs(15);
     let pause = async {
-        soon("it is refused", || scene.server.seen().len() == 1).await;
-        jump_until(Duration::from_millis(500), "it is sent again", || {
-            scene.server.seen().len() > 1
-        })
-        .await;
+        soon("it is refused", || scene.client.counts().retries == 1).await;
+        // No further, so that the next request has all its time.
+        jump_until(Duration::from_millis(500), "the pause ends", || start.elapsed() >= asked).await;
     };
-    let (got, ()) = tokio::join!(scene.get(), pause);
-    got.unwrap();
-    assert!(start.elapsed() >= Duration::from_secs(15), "{:?}", start.elapsed());
+    let (got, ()) = tokio::join!(
+        async {
+            scene.get().await.unwrap();
+            start.elapsed()
+        },
+        pause
+    );
+    assert!(got >= asked, "{got:?}");
     scene.end().await;
 }
 
@@ -429,7 +435,7 @@ async fn a_clock_that_is_off_is_corrected_within_bounds() {
         let server = server(|setup| setup.clock_ahead_s = ahead);
         let client = client(&server);
         assert!(client.list(&List::default(), None).await.is_ok());
-        assert!((client.clock_offset() - ahead).abs() <= 10);
+        assert!((client.clock_offset() - ahead).abs() <= 300);
         assert_eq!((client.counts().clock_corrections, server.seen().len()), (1, 2));
         client.list(&List::default(), None).await.unwrap();
         assert_eq!(server.seen().len(), 3);
@@ -442,52 +448,90 @@ async fn a_clock_that_is_off_is_corrected_within_bounds() {
 
 #[tokio::test]
 async fn a_slow_answer_is_hedged_within_its_budget() {
-    let mut hedge = Hedge::after(Duration::from_millis(150));
+    // Nothing takes so long by itself: the clock jumps.
+    let mut hedge = Hedge::after(Duration::from_secs(100));
     hedge.percent_max = 10;
     let scene = Scene::with(LEN, |config| config.hedge = Some(hedge));
-    let mut gets = 0;
-    let mut get = async |times: u64| {
-        gets += times;
-        for _ in 0..times {
-            scene.get().await.unwrap();
-        }
-        gets
+    for _ in 0..40 {
+        scene.get().await.unwrap();
+    }
+    let hedges = || scene.client.counts().hedges;
+    assert_eq!(hedges(), 0, "none was slow");
+    let hangs = async |before: usize| {
+        soon("the server stalls", || scene.server.stalled() > before).await;
     };
-    get(40).await;
-    // One that was slow by itself may have spent something of the budget, but not all.
-    while scene.client.counts().hedges > 2 && get(20).await < 2000 {}
     scene.server.script(Rule::next(Fault::Hang));
-    get(1).await;
+    let slow = async {
+        hangs(0).await;
+        jump_until(hedge.after, "it is hedged", || hedges() == 1).await;
+    };
+    let (got, ()) = tokio::join!(scene.get(), slow);
+    got.unwrap();
     scene.server.release();
     let counts = scene.client.counts();
-    assert!(counts.hedges_won >= 1 && counts.retries == 0, "{counts:?}");
-    scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).times(60));
-    let gets = get(12).await;
+    assert!(counts.hedges_won == 1 && counts.retries == 0, "{counts:?}");
+    scene.server.script(Rule::next(Fault::Hang).times(60));
+    let mut gets = 41;
+    for _ in 0..12 {
+        let before = scene.server.stalled();
+        let slow = async {
+            hangs(before).await;
+            // The wait for a hedge began before the server had the request, so this ends it.
+            jump(hedge.after).await;
+            loop {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                scene.server.release();
+            }
+        };
+        tokio::select! {
+            got = scene.get() => got.unwrap(),
+            () = slow => {}
+        }
+        gets += 1;
+    }
     let counts = scene.client.counts();
     assert!(
-        counts.hedges <= gets.div_ceil(10),
+        counts.hedges > 1 && counts.hedges <= u64::div_ceil(gets, 10),
         "at most ten percent of the GETs: {} of {gets}",
         counts.hedges
     );
-    soon("the losers are gone", || scene.server.connections() <= 4).await;
+    scene.server.heal();
+    soon("the losers are gone", || {
+        scene.server.release();
+        scene.server.connections() <= scene.client.connections_idle()
+    })
+    .await;
     scene.end().await;
 }
 
 #[tokio::test]
 async fn after_the_first_byte_there_is_no_hedge_but_the_rest_of_the_same_version() {
-    let mut hedge = Hedge::after(Duration::from_secs(2));
+    let mut hedge = Hedge::after(STALL_MAX / 2);
     hedge.percent_max = 100;
     let scene = Scene::with(LEN, |config| {
-        (config.hedge, config.stall_max) = (Some(hedge), 2 * hedge.after)
+        (config.hedge, config.stall_max) = (Some(hedge), STALL_MAX);
     });
     scene.server.script(Rule::next(Fault::Drip(LEN / 2, ASLEEP)));
-    scene.get().await.unwrap();
+    scene.server.step_clock(100);
+    let stall = async {
+        // What the client learns from the head shows that it has it, and so the first byte.
+        soon("the answer begins", || scene.client.clock_offset() > 50).await;
+        // For more of it than that.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        jump_until(STALL_MAX, "it is given up", || scene.client.counts().timeouts > 0).await;
+    };
+    let (got, ()) = tokio::join!(scene.get(), stall);
+    got.unwrap();
     let seen = scene.server.seen();
     assert_eq!(
         (seen.len(), scene.client.counts().hedges, scene.client.counts().resumes),
         (2, 0, 1)
     );
-    assert_eq!(seen[1].header("range"), Some(format!("bytes={}-{}", LEN / 2, LEN - 1).as_str()));
+    // All of the half, unless this machine was slow.
+    let range = seen[1].header("range").and_then(|range| range.strip_prefix("bytes="));
+    let (from, to) = range.and_then(|range| range.split_once('-')).unwrap();
+    assert!((1..=LEN / 2).contains(&from.parse().unwrap()), "{from}");
+    assert_eq!(to, (LEN - 1).to_string());
     assert!(seen[1].header("if-match").is_some());
 }
 
@@ -532,11 +576,8 @@ async fn requests_that_hang_do_not_hold_up_those_after_the_recovery() {
             assert!(start.elapsed() < SOON, "{:?}", scene.client.counts());
         }
         scene.server.heal();
-        let healed = Instant::now();
-        while hasty.head("k").await.is_err() {
-            assert!(healed.elapsed() < SOON, "{:?}", scene.client.counts());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let times = [Duration::from_millis(60), SOON];
+        until_well(&scene.client, times, async |hasty| hasty.head("k").await).await;
     };
     let start = Instant::now();
     tokio::join!(hanging, healing);
