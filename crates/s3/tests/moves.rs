@@ -158,12 +158,8 @@ async fn a_name_that_moves_away_from_an_address_without_a_server() {
     *scene.names.0.lock().unwrap() = vec![old.address()];
     new.script(Rule::next(Fault::Clog).times(100_000));
     old.heal();
-    let hasty = scene.client.within(Duration::from_millis(100));
-    let start = Instant::now();
-    while scene.get(&hasty).await.is_err() {
-        assert!(start.elapsed() < BACK_MAX, "{:?}", scene.client.counts());
-    }
-    drop(hasty);
+    let times = [100, 900].map(Duration::from_millis);
+    until_well(&scene.client, times, async |hasty| scene.get(hasty).await).await;
     drop(new);
     scene.end(&old).await;
 }
@@ -193,14 +189,14 @@ async fn a_clock_that_steps_costs_each_request_one_repetition_at_most() {
         assert!(failed == 0 && took < BACK_MAX, "{step}: {failed} failed, back after {took:?}");
         assert!(counts.clock_corrections > before.clock_corrections);
         assert!(counts.retries - before.retries <= 2 * WIDTH as u64, "{step}: {counts:?}");
-        assert!((scene.client.clock_offset() - step).abs() <= 10);
+        assert!((scene.client.clock_offset() - step).abs() <= 300);
         assert_eq!(counts.breaker_opened, 0);
     }
     // An implausible clock: said so at once, and nothing of it stays.
     server.step_clock(30 * 24 * 3600);
     let error = scene.get(&scene.client).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("RequestTimeTooSkewed")));
-    assert!(scene.client.clock_offset().abs() <= 10);
+    assert!(scene.client.clock_offset().abs() <= 300);
     server.step_clock(0);
     scene.get(&scene.client).await.unwrap();
     scene.end(&server).await;

