@@ -171,7 +171,7 @@ async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
     let put = Put::default();
     server.script(Rule::next(Fault::Clog));
     let upload = client.put("k", &large, &put);
-    let error = jumping(STALL_MAX, || client.counts().requests > 0, upload).await.unwrap_err();
+    let error = jumping(STALL_MAX, || server.stalled() > 0, upload).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     // By how long nothing moved, and not by its deadline.
     assert_eq!((client.counts().timeouts, client.counts().deadlines), (1, 0));

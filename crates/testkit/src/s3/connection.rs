@@ -91,6 +91,7 @@ impl ServerState {
                 return self.refuse_early(&request, &mut to, status, code);
             }
             if matches!(fault, Some(Fault::Clog)) {
+                self.note_stalled(&request);
                 return hold(socket);
             }
             let body = request.body(&mut from)?;

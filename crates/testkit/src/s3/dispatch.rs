@@ -174,7 +174,7 @@ impl ServerState {
         lock(&self.seen).push(SeenRequest { method, target, headers, status });
     }
 
-    fn note_stalled(&self, request: &WireRequest) {
+    pub(super) fn note_stalled(&self, request: &WireRequest) {
         let (method, target) = (request.method.clone(), request.target());
         lock(&self.stalled).push(StalledRequest { method, target });
     }

@@ -156,6 +156,7 @@ impl Scene {
                 return Ok(());
             }
             Some(Fault::Clog) => {
+                self.shared.note_stalled(&request);
                 tokio::time::sleep(CLOG).await;
                 return Ok(());
             }

@@ -232,9 +232,9 @@ impl Server {
         lock(&self.shared.seen).clone()
     }
 
-    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) or
-    /// [`Fault::Hang`](super::Fault::Hang) so far, or still do. Those are [seen](Self::seen) when
-    /// they are answered.
+    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall),
+    /// [`Fault::Hang`](super::Fault::Hang) or [`Fault::Clog`](super::Fault::Clog) so far, or still
+    /// do. Those are [seen](Self::seen) when they are answered.
     pub fn stalled(&self) -> usize {
         lock(&self.shared.stalled).len()
     }
