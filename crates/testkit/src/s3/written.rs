@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection that knows whether all that was written to it was flushed.
+/// A connection that shows whether all that was written to it was flushed.
 #[derive(Debug)]
 pub(super) struct Written<S> {
     io: S,
