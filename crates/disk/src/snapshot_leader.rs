@@ -93,7 +93,7 @@ impl Leadership {
         )?;
         let done = kvtier_os::try_lock(&file).map_err(io::Error::from);
         let done = done.and_then(|()| write_name(&mut file));
-        let named = done.and_then(|()| kvtier_os::rename(&draft.path(), &self.path));
+        let named = done.and_then(|()| kvtier_os::rename(draft.path(), &self.path));
         named.map(|()| file).inspect_err(|_| _ = data_dir.discard(draft, 0))
     }
 }
