@@ -71,7 +71,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
         ),
         format!(
             "ledger       {}",
-            sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)
+            sum.ledger_bytes.map_or("none: a tier counts when it starts".to_owned(), format)
         ),
         format!("open by      {}", or_none(&sum.living)),
         format!(
