@@ -32,8 +32,8 @@
 //!    worst, which is noticed (`may_be_high`), and recounted.
 //! 7. *A file found gone is released once.* The process that deleted it releases it. A process
 //!    alone in the directory may do so for a process that died between the two, and only if no
-//!    other process has changed the total since the recount that matched its index: each change has
-//!    a number.
+//!    other process has changed the total since the recount that matched its index (each change has
+//!    a number), and no process that died has left unfinished files: the file may be one of them.
 //! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another
 //!    version fails its checksum: nothing is granted before it is recounted. An error of the file,
 //!    or a lock that another process keeps, grants nothing either, except bytes that this process

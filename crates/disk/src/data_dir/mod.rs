@@ -173,10 +173,16 @@ impl DataDir {
         Ok(liveness::staging_dirs(&self.own().join("tmp"))?.len() <= 1)
     }
 
-    /// Removes the staging directories of processes that died since.
-    pub fn remove_stale(&self) -> io::Result<RemovedStale> {
+    /// Removes the staging directories of processes that died since. Calls `removed` under the
+    /// registration lock if there were any.
+    pub fn remove_stale(&self, removed: impl FnOnce()) -> io::Result<RemovedStale> {
         let _registration = lock_registration(&self.own())?;
-        staging::remove_stale(&self.own().join("tmp"))
+        let stale = staging::remove_stale(&self.own().join("tmp"));
+        // Also where it failed after the first.
+        if stale.as_ref().map_or(true, |stale| stale.dirs > 0) {
+            removed();
+        }
+        stale
     }
 
     /// Runs `work` under the registration lock.

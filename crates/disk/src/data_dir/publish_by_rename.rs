@@ -209,7 +209,7 @@ mod tests {
         data_dir.staging().unwrap().abandon();
         drop(draft);
         drop(data_dir);
-        let removed = peer.remove_stale().unwrap();
+        let removed = peer.remove_stale(|| ()).unwrap();
         assert_eq!((removed.dirs, removed.bytes), (1, 4096));
         assert_eq!(counted - removed.bytes, peer.count_once().unwrap());
     }

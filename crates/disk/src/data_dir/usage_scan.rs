@@ -272,7 +272,7 @@ mod tests {
         fs::write(dead.join("alive"), "").unwrap();
         fs::write(dead.join(staging::draft_name(0, 12_288)), "").unwrap();
         assert_eq!(data_dir.count().unwrap().bytes, 12_288);
-        let removed = data_dir.remove_stale().unwrap();
+        let removed = data_dir.remove_stale(|| ()).unwrap();
         assert_eq!((removed.dirs, removed.bytes), (1, 0));
         assert_eq!(data_dir.count().unwrap().bytes, 0);
     }

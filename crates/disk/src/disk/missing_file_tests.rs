@@ -1,6 +1,12 @@
 //! Files that are gone and that this process did not delete.
 
-use super::tests::{key, open};
+use std::fs;
+
+use kvtier_index::Chunk;
+
+use super::tests::{LEN, key, open, write};
+use crate::data_dir::DataDir;
+use crate::ledger::Ledger;
 
 #[test]
 fn a_missing_file_is_a_reason_to_count_at_once_only_where_no_peer_may_have_deleted_it() {
@@ -23,4 +29,32 @@ fn a_missing_file_is_a_reason_to_count_at_once_only_where_no_peer_may_have_delet
     assert!(!check.has_unexplained(now) && check.has_unexplained(late));
     check.explained(key(1).digest());
     assert!(!check.has_unexplained(late));
+}
+
+/// A process that overwrites an old chunk's file for a new one renames it first. If it dies then, the file
+/// is among its unfinished ones.
+#[test]
+fn a_file_that_a_dead_process_has_taken_is_released_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    write(dir.path(), &key(1));
+    shared.recount(true).unwrap();
+    let total = || Ledger::peek(&shared.data_dir.own()).unwrap().unwrap();
+    let bytes = total();
+    let digest = *key(1).digest();
+    let _ = shared.index().insert(Chunk::new(digest, LEN as u64, bytes));
+    let peer = DataDir::open(dir.path(), None).unwrap();
+    let taken = peer.create(bytes).unwrap().0.path();
+    fs::rename(crate::chunk_file_name::path(dir.path(), &digest, LEN as u64), &taken).unwrap();
+    peer.staging().unwrap().abandon();
+    drop(peer);
+    shared.lost(&digest, bytes);
+    assert_eq!(total(), bytes, "the file is there");
+    assert!(shared.remove_stale() && !taken.exists());
+    assert_eq!(total(), 0);
+    // As of another chunk.
+    shared.space.ledger.add(bytes).unwrap();
+    shared.lost(&digest, bytes);
+    assert_eq!(total(), bytes, "it was released");
 }

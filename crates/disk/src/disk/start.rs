@@ -344,7 +344,7 @@ mod tests {
         count_at_start(&data_dir, &ledger, &listing.ended(0, false)).unwrap();
         // The maintenance deletes the unfinished file, and releases what the ledger counts for it.
         let since = ledger.generation();
-        let removed = data_dir.remove_stale().unwrap();
+        let removed = data_dir.remove_stale(|| ()).unwrap();
         assert!(Ledger::peek(&data_dir.own()).unwrap().unwrap() >= removed.bytes);
         ledger.release(removed.bytes, since).unwrap();
         Ledger::peek(&data_dir.own()).unwrap().unwrap()

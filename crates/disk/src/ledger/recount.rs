@@ -75,15 +75,21 @@ impl<M: Mover> Shared<M> {
         }
         let check = &self.space.ledger_validity;
         if !check.has_peers() {
-            // The generation in which this process saw index and ledger agree.
-            let matched = check.matched();
             // Under the registration lock no peer can open the directory, so "alone" holds until
             // the release is written.
             let mut is_released = false;
-            let mut release = |since| {
-                self.space.ledger.release_found(bytes, since).map(|released| is_released = released)
+            let release = || {
+                // A process that died may have taken the file for another chunk: it is counted until the
+                // unfinished files of that process are deleted and released.
+                if self.data_dir.has_only_own_staging()?
+                    // The generation in which this process saw index and ledger agree.
+                    && let Some(since) = check.matched()
+                {
+                    is_released = self.space.ledger.release_found(bytes, since)?;
+                }
+                Ok(())
             };
-            match self.data_dir.if_alone(|| matched.map_or(Ok(()), &mut release)) {
+            match self.data_dir.if_alone(release) {
                 Ok(true) if is_released => return,
                 // A peer came and went, and may have removed the file.
                 Ok(true) => check.set_matched(None),
@@ -240,10 +246,13 @@ impl<M: Mover> Shared<M> {
     pub fn remove_stale(&self) -> bool {
         // Before the first file is deleted, as for every release.
         let since = self.space.ledger.generation();
-        let removed_stale = self.data_dir.remove_stale().unwrap_or_else(|e| {
-            self.fault(format!("cannot remove the files of dead processes: {e}"));
-            RemovedStale::default()
-        });
+        let check = &self.space.ledger_validity;
+        // Among them may be files that the index has: they are released once, here.
+        let removed_stale =
+            self.data_dir.remove_stale(|| check.set_matched(None)).unwrap_or_else(|e| {
+                self.fault(format!("cannot remove the files of dead processes: {e}"));
+                RemovedStale::default()
+            });
         if removed_stale.dirs == 0 {
             return false;
         }
