@@ -431,8 +431,8 @@ fn lock(file: &impl LockedFile, is_kept: &mut bool, most: Duration) -> io::Resul
     locked
 }
 
-/// Marks the ledger: it must be recounted before anything is granted. One that is damaged stays so, and
-/// one whose lock another process keeps grants nothing either.
+/// Marks the ledger: it must be recounted before anything is granted. One that is damaged stays so. One
+/// whose lock another process keeps grants nothing until it is free, and is compared then.
 ///
 /// # Errors
 /// Those of the file system. Then the total that was there may stay.
