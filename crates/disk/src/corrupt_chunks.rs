@@ -1,5 +1,6 @@
 //! Chunks whose files failed a check: they are misses until their names mean other files.
 
+use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
@@ -47,6 +48,7 @@ impl<M: Mover> Shared<M> {
         }
         match self.quarantine(digest, len, known) {
             Ok(()) => {
+                self.forget(digest, false);
                 self.append_change(Record::Remove(*digest));
                 // A file from before a crash of the machine lost what was not synced, which is no
                 // sign of a bad device. Operators watch the other counter.
@@ -66,10 +68,21 @@ impl<M: Mover> Shared<M> {
         true
     }
 
-    /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
-    /// [name](Self::name). Returns the index's entry.
+    /// Marks a chunk corrupt: it is a miss as long as its name means this file. Its entry in the index
+    /// stays as long as the file does, which takes space: eviction deletes it when its turn comes. The
+    /// caller holds its [name](Self::name), and notifies the listeners after releasing it. Returns the
+    /// entry.
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> Option<Chunk> {
-        let known = self.forget(digest, true);
+        let known = {
+            let mut index = self.index();
+            let was_suspect = index.is_suspect(digest);
+            index.mark_suspect(digest);
+            let known = index.known(digest).map(|entry| entry.chunk);
+            for chunk in known.iter().filter(|_| !was_suspect) {
+                self.listeners.push(Event::Gone { key: *digest, len: chunk.len });
+            }
+            known
+        };
         self.remember_corrupt(digest, file);
         known
     }
@@ -91,12 +104,7 @@ impl<M: Mover> Shared<M> {
         let one = self.name(digest);
         // Between the look and the mark no save of this process may publish another file.
         if matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen) {
-            let known = {
-                let mut index = self.index();
-                index.mark_suspect(digest);
-                index.known(digest).map(|entry| entry.chunk)
-            };
-            self.remember_corrupt(digest, seen);
+            let known = self.mark_corrupt(digest, seen);
             // Cut or extended by another program: the ledger counts the earlier length.
             if known.is_some_and(|chunk| seen.bytes() != Some(chunk.bytes)) {
                 self.space.ledger_validity.suspect();

@@ -382,6 +382,8 @@ impl<M: Mover> Drop for Disk<M> {
 }
 
 #[cfg(test)]
+mod corrupt_file_tests;
+#[cfg(test)]
 mod cut_file_tests;
 #[cfg(test)]
 mod foreign_release_tests;
