@@ -394,4 +394,6 @@ mod recreate_tests;
 #[cfg(test)]
 mod remove_tests;
 #[cfg(test)]
+mod space_tests;
+#[cfg(test)]
 mod tests;

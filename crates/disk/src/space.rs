@@ -28,6 +28,7 @@ use crate::data_dir::Draft;
 use crate::ledger::{Claimed, Generation};
 use crate::mover::Mover;
 use crate::shared::Shared;
+use crate::space_state::EvictingSave;
 
 /// How often in a row eviction may free nothing before a save is shed.
 const STUCK_MAX: u32 = 8;
@@ -54,6 +55,8 @@ pub struct SpaceReservation<M: Mover> {
     recycled: Option<Draft>,
     /// The unfinished sidecar, which `size.claimed` includes.
     sidecar: Option<Draft>,
+    /// Chunks were evicted, and what they freed is not yet reserved.
+    evicting: Option<EvictingSave>,
 }
 
 /// The bytes of a chunk's files.
@@ -136,6 +139,7 @@ impl<M: Mover> SpaceReservation<M> {
             file: None,
             recycled: None,
             sidecar: None,
+            evicting: None,
         }
     }
 
@@ -145,6 +149,12 @@ impl<M: Mover> SpaceReservation<M> {
     /// `Shed` where there is no space and no prospect of it before the save's wait ends; `Failed`
     /// where the file cannot be created.
     pub fn reserve(&mut self) -> Result<ReserveOutcome, ReserveError> {
+        let reserved = self.try_reserve();
+        self.evicting = None;
+        reserved
+    }
+
+    fn try_reserve(&mut self) -> Result<ReserveOutcome, ReserveError> {
         // An earlier call reserved it.
         if self.reservation.is_some() {
             return Ok(ReserveOutcome::Reserved);
@@ -157,7 +167,14 @@ impl<M: Mover> SpaceReservation<M> {
             }
             // The index is locked for this one decision. Deleting victims and creating files happen
             // without it.
-            let reserved = shared.index().reserve_for(shared.now_ms(), &self.request);
+            let reserved = {
+                let mut index = shared.index();
+                let reserved = index.reserve_for(shared.now_ms(), &self.request);
+                if matches!(reserved, Reserve::Granted(_)) {
+                    self.evicting = None;
+                }
+                reserved
+            };
             let try_again = match reserved {
                 Reserve::Granted(reservation) => {
                     self.reservation = Some(reservation);
@@ -379,9 +396,10 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Whether chunks are in the index, or saves on their way into it, whose bytes eviction may free
-    /// later. The caller's own reservation was cancelled before.
-    fn may_free_bytes(&self) -> bool {
-        let usage = self.index().usage();
-        usage.entries > 0 || usage.reserved > 0
+    /// later. The caller's own reservation was cancelled before, and it has evicted nothing.
+    pub fn may_free_bytes(&self) -> bool {
+        let index = self.index();
+        let usage = index.usage();
+        usage.entries > 0 || usage.reserved > 0 || self.space.has_evicting_saves()
     }
 }

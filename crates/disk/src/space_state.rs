@@ -1,5 +1,6 @@
 //! The bytes of the directory, and the saves that wait for some of them.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::full_device_status::FullDevice;
@@ -24,6 +25,14 @@ pub struct SpaceState {
     pub relist_throttle: RelistThrottle,
     /// When the device was full last, below the cap.
     pub full_device: FullDevice,
+    /// Cloned by each save that has evicted chunks and has not yet reserved what they freed.
+    evicting_saves: Arc<()>,
+}
+
+/// A save that has evicted chunks for itself, until it has reserved their bytes or given up.
+#[derive(Debug)]
+pub struct EvictingSave {
+    _counted: Arc<()>,
 }
 
 impl SpaceState {
@@ -35,6 +44,18 @@ impl SpaceState {
             queue: WaitQueue::default(),
             relist_throttle: RelistThrottle::default(),
             full_device: FullDevice::default(),
+            evicting_saves: Arc::default(),
         }
+    }
+
+    /// Counts a save that is about to evict chunks for itself.
+    pub fn begin_evicting(&self) -> EvictingSave {
+        EvictingSave { _counted: Arc::clone(&self.evicting_saves) }
+    }
+
+    /// Whether a save has evicted chunks and will reserve what they freed. Exact while the index is
+    /// locked.
+    pub fn has_evicting_saves(&self) -> bool {
+        Arc::strong_count(&self.evicting_saves) > 1
     }
 }

@@ -164,8 +164,13 @@ impl<M: Mover> SpaceReservation<M> {
 
     /// Evicts. The first victim whose file has the claimed length is taken over instead of deleted.
     /// Returns whether any chunk was evicted.
-    pub(super) fn evict_or_recycle(&mut self, victims: Vec<IndexEntry>) -> bool {
+    pub fn evict_or_recycle(&mut self, victims: Vec<IndexEntry>) -> bool {
         let shared = Arc::clone(&self.shared);
+        if victims.is_empty() {
+            return false;
+        }
+        // Before the index loses the first of them.
+        self.evicting.get_or_insert_with(|| shared.space.begin_evicting());
         let mut rest = Vec::with_capacity(victims.len());
         let mut recycled = 0;
         for victim in victims {
@@ -180,6 +185,8 @@ impl<M: Mover> SpaceReservation<M> {
         // Saves that wait for the victims try again, also where this save took their space.
         if gone > 0 {
             shared.space.queue.notify();
+        } else {
+            self.evicting = None;
         }
         gone > 0
     }

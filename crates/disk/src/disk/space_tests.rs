@@ -1,0 +1,49 @@
+//! What one save sees of the space that another one is taking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_index::ReserveRequest;
+
+use super::tests::{Idle, key, open, write};
+use crate::shared::Shared;
+use crate::space::{FileSize, ReserveOutcome, SpaceReservation};
+
+const BYTES: u64 = 12_288;
+
+fn reservation(shared: &Arc<Shared<Idle>>) -> SpaceReservation<Idle> {
+    let size = FileSize { claimed: BYTES, published: BYTES, allocated: BYTES };
+    let deadline = shared.clock.now() + Duration::from_secs(300);
+    SpaceReservation::new(shared, ReserveRequest::new(BYTES), size, deadline)
+}
+
+/// Else, while a stopped process keeps the ledger's lock, a save is shed in the moment between the two,
+/// though the other one's chunk will be there to evict.
+#[test]
+fn a_chunk_that_was_evicted_for_a_save_is_space_to_wait_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    write(dir.path(), &key(1));
+    shared.follow_changes();
+    let mut save = reservation(shared);
+    let victims = shared.index().evict_bytes(shared.now_ms(), BYTES);
+    assert!(save.evict_or_recycle(victims));
+    let usage = shared.index().usage();
+    assert_eq!((usage.entries, usage.reserved), (0, 0));
+    assert!(shared.may_free_bytes(), "it reserves them now");
+    assert_eq!(save.reserve().unwrap(), ReserveOutcome::Reserved);
+    assert!(!shared.space.has_evicting_saves() && shared.may_free_bytes(), "it has reserved them");
+    drop(save);
+    assert!(!shared.may_free_bytes());
+    // One that gives up has none either.
+    write(dir.path(), &key(2));
+    shared.follow_changes();
+    let mut save = reservation(shared);
+    let victims = shared.index().evict_bytes(shared.now_ms(), BYTES);
+    assert!(save.evict_or_recycle(victims) && shared.may_free_bytes());
+    drop(save);
+    assert!(!shared.may_free_bytes());
+    let mut save = reservation(shared);
+    assert!(!save.evict_or_recycle(Vec::new()) && !shared.may_free_bytes());
+}
