@@ -253,9 +253,10 @@ impl Client {
         }
     }
 
-    /// Lets a request that hangs give up its place, if the store has answered none for a second, as
-    /// requests do that wait in the client. For callers that keep requests waiting before they get
-    /// here: call it about once a second while one waits, with the limit that it waits for.
+    /// Lets a request that hangs give up its place, if the store has answered none for a second, or
+    /// all places are taken by such requests, as requests do that wait in the client. For callers that
+    /// keep requests waiting before they get here: call it about once a second while one waits, with
+    /// the limit that it waits for.
     pub fn abandon_hung_request(&self, full: FullLimit) {
         let limits = &self.inner.limits;
         match full {

@@ -15,14 +15,18 @@
 //!
 //! - Where no request of a kind was answered for a second and another one waits for a place of that
 //!   kind, one of the kind is abandoned, and again every second.
+//! - Where a request of a kind was answered, all places of the kind are taken by requests for which
+//!   nothing has moved for a second, and for eight times as long as that answer took, and another one
+//!   waits for a place of the kind, one of them is abandoned at once: the store works, and no place is
+//!   left that would be free soon. That is so where the place of the answered request pays a debt.
 //! - Where no request at all was answered for a second and one waits for a place in the total, one of
 //!   any kind is, and again every second.
 //! - Each prompt answer shows that the store works, and abandons one if others wait.
 //!
 //! At most [`ABANDONED_MAX`](super::in_flight::ABANDONED_MAX) of a kind are abandoned at a time. Only
-//! an answer that shows that the store works puts this off: no request that begins, ends without an
-//! answer, is answered by a server error, or is answered far more slowly than usual. Sessions and
-//! probes bypass the limits: other requests wait for them.
+//! an answer that shows that the store works puts off what a second without an answer does: no request
+//! that begins, ends without an answer, is answered by a server error, or is answered far more slowly
+//! than usual. Sessions and probes bypass the limits: other requests wait for them.
 //!
 //! How many may be in flight, those beyond the limits included, is also in atomics: a caller with
 //! queues of its own asks before each request.
@@ -33,7 +37,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::RequestKind;
 use super::in_flight::{InFlight, Places};
@@ -121,11 +125,14 @@ impl ConcurrencyLimits {
         let limit = self.kind(kind);
         let mut waiting = pin!(limit.acquire());
         loop {
+            // Before the time of the next check is read, so that no change of it is missed.
+            let sooner = limit.check_sooner.notified();
             // In this order, also below: a place that is free is better than one of a request that
             // may only be slow.
             tokio::select! {
                 biased;
                 turn = waiting.as_mut() => return turn,
+                () = sooner => {}
                 () = tokio::time::sleep_until(limit.next_hung_check()) => {
                     self.abandon_hung_of(kind);
                 }
@@ -144,8 +151,8 @@ impl ConcurrencyLimits {
         }
     }
 
-    /// Abandons a request of this kind that hangs, if none was answered for a second. For one that
-    /// waits for a place of the kind.
+    /// Abandons a request of this kind that hangs, if none was answered for a second or all places are
+    /// taken by those that hang. For one that waits for a place of the kind.
     pub fn abandon_hung_of(&self, kind: RequestKind) {
         let now = Instant::now();
         let limit = self.kind(kind);
@@ -205,6 +212,8 @@ pub struct ClassLimit {
     gate: Arc<Semaphore>,
     max: usize,
     state: Mutex<State>,
+    /// Wakes the waiters when their next check may be due sooner than it was.
+    check_sooner: Notify,
     /// As `state` has it: how many may be in flight, and how many of those are abandoned.
     in_flight_max: AtomicUsize,
     abandoned: AtomicUsize,
@@ -219,7 +228,9 @@ struct State {
     last_cut: Option<Instant>,
     /// When an answer last showed that the store works.
     answered: Instant,
-    /// When a waiter checks next whether a request hangs, and not before a second without an answer.
+    /// How long the first byte of that answer took.
+    answered_in: Duration,
+    /// When a waiter checks next whether a request hangs, and not before [`State::may_hang_at`].
     next_hung_check: Instant,
     usual: Duration,
     in_flight: InFlight,
@@ -251,6 +262,7 @@ impl ClassLimit {
             successes: 0,
             last_cut: None,
             answered: now,
+            answered_in: Duration::ZERO,
             next_hung_check: now,
             usual: Duration::ZERO,
             in_flight: InFlight::default(),
@@ -259,6 +271,7 @@ impl ClassLimit {
             gate: Arc::new(Semaphore::new(max)),
             max,
             state: Mutex::new(state),
+            check_sooner: Notify::new(),
             in_flight_max: AtomicUsize::new(max),
             abandoned: AtomicUsize::new(0),
         })
@@ -309,7 +322,10 @@ impl ClassLimit {
             return self.overloaded(now, counters);
         }
         // One that hung and was answered at last says nothing of those that still hang.
-        state.answered = now;
+        (state.answered, state.answered_in) = (now, first_byte);
+        // One a second is the pace for a store that may be away. This one works.
+        let sooner = state.next_hung_check > now;
+        state.next_hung_check = state.next_hung_check.min(now);
         // The store works: a request that hangs leaves its place to one that waits. Not one that is
         // slow as others are.
         let is_full = self.gate.available_permits() == 0;
@@ -330,6 +346,9 @@ impl ClassLimit {
         }
         drop(state);
         drop(freed);
+        if sooner {
+            self.check_sooner.notify_waiters();
+        }
     }
 
     /// The store asks to slow down, or does not keep up.
@@ -360,16 +379,18 @@ impl ClassLimit {
     /// When a waiter checks next whether a request hangs.
     fn next_hung_check(&self) -> Instant {
         let state = self.state();
-        state.next_hung_check.max(state.answered + SILENT_AFTER)
+        state.next_hung_check.max(state.may_hang_at())
     }
 
-    /// Whether that time has come. Then another waiter need not check soon.
+    /// Whether that time has come, and a request that hangs keeps others from the store. Then another
+    /// waiter need not check soon.
     fn is_check_due(&self, now: Instant) -> bool {
-        let is_due = now >= self.next_hung_check();
-        if is_due {
-            self.state().next_hung_check = now + CHECK_AGAIN_AFTER;
+        let mut state = self.state();
+        if now < state.next_hung_check.max(state.may_hang_at()) {
+            return false;
         }
-        is_due
+        state.next_hung_check = now + CHECK_AGAIN_AFTER;
+        now >= state.answered + SILENT_AFTER || state.in_flight.all_hang(now, state.hung_after())
     }
 
     /// Abandons a request that hangs, which another waiter does a second later at the earliest. Its
@@ -379,6 +400,15 @@ impl ClassLimit {
         let places = state.in_flight.abandon_hung(now, SILENT_AFTER)?;
         state.next_hung_check = now + SILENT_AFTER;
         Some(places)
+    }
+
+    /// Gives a place to the next waiter. Where a debt has taken it, those that hang may have all that
+    /// are left.
+    fn free(&self, place: Option<OwnedSemaphorePermit>) {
+        match place {
+            Some(place) => drop(place),
+            None => self.check_sooner.notify_waiters(),
+        }
     }
 
     fn state(&self) -> LockedState<'_> {
@@ -435,12 +465,25 @@ impl Drop for Turn {
         if let Some(of_kind) = self.of_kind.take() {
             let free = self.limit.state().release(of_kind);
             // Not under the lock: this wakes the next waiter.
-            drop(free);
+            self.limit.free(free);
         }
     }
 }
 
 impl State {
+    /// How long nothing has moved for a request that hangs, where another one was just answered.
+    fn hung_after(&self) -> Duration {
+        SILENT_AFTER.max(self.answered_in * SLOW_TIMES)
+    }
+
+    /// When requests that hang may keep others from the store, at the earliest: a second after the
+    /// last answer, or when all that have places hang, if that is sooner.
+    fn may_hang_at(&self) -> Instant {
+        let silent = self.answered + SILENT_AFTER;
+        let last_began = self.in_flight.last_began();
+        last_began.map_or(silent, |began| silent.min(began + self.hung_after()))
+    }
+
     /// A place comes back: it is free when what this returns is dropped.
     fn release(&mut self, of_kind: OwnedSemaphorePermit) -> Option<OwnedSemaphorePermit> {
         if self.debt == 0 {
@@ -470,7 +513,8 @@ impl Drop for RequestPermit {
         let Some(Places { of_kind, of_all }) = state.in_flight.end(number) else { return };
         let free = state.release(of_kind);
         drop(state);
-        drop((free, of_all));
+        self.limit.free(free);
+        drop(of_all);
     }
 }
 

@@ -90,6 +90,20 @@ impl InFlight {
         oldest.places.take()
     }
 
+    /// Whether each that has a place hangs and began `min` ago or earlier.
+    pub fn all_hang(&self, now: Instant, min: Duration) -> bool {
+        self.with_places().all(|request| request.hangs(now, min))
+    }
+
+    /// When the last of those began that have places.
+    pub fn last_began(&self) -> Option<Instant> {
+        self.with_places().map(|request| request.since).max()
+    }
+
+    fn with_places(&self) -> impl Iterator<Item = &InFlightRequest> {
+        self.requests.iter().flatten().filter(|request| request.places.is_some())
+    }
+
     /// How many are abandoned.
     pub fn abandoned(&self) -> usize {
         self.abandoned

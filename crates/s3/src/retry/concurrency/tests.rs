@@ -215,6 +215,92 @@ async fn answers_put_it_off() {
     assert_eq!(limits.abandoned(), 0);
 }
 
+/// Three places, all taken by requests that hang, two of them for half a second less. After a second
+/// the first is abandoned for another request. Meanwhile the limit is cut to two.
+async fn one_in_place_of_one_that_hangs(
+    limits: &ConcurrencyLimits,
+    counters: &Counters,
+) -> (Vec<RequestPermit>, RequestPermit) {
+    let kind = limits.kind(RequestKind::Delete);
+    // What was slow of late raises the usual time, by which a prompt answer abandons others.
+    kind.succeeded(Instant::now(), SILENT_AFTER / 2, counters);
+    let mut hung = vec![limits.try_acquire(RequestKind::Delete).unwrap()];
+    tokio::time::sleep(SILENT_AFTER / 2).await;
+    hung.extend(std::iter::from_fn(|| limits.try_acquire(RequestKind::Delete)));
+    kind.overloaded(Instant::now(), counters);
+    let works = limits.acquire(RequestKind::Delete).await;
+    assert_eq!((hung.len(), kind.current(), kind.in_flight_max()), (3, 2, 4));
+    (hung, works)
+}
+
+/// The store works again. The place of the request that it answers pays the debt, and those that
+/// hang have all places that are left.
+#[tokio::test(start_paused = true)]
+async fn where_a_debt_takes_the_place_that_works_one_that_hangs_is_abandoned() {
+    let limits = ConcurrencyLimits::new(12);
+    let counters = Counters::default();
+    let (_hung, works) = one_in_place_of_one_that_hangs(&limits, &counters).await;
+    let prompt = Duration::from_millis(10);
+    let began = Instant::now();
+    let answer = async {
+        tokio::time::sleep(prompt).await;
+        limits.kind(RequestKind::Delete).succeeded(Instant::now(), prompt, &counters);
+        drop(works);
+    };
+    let (first, ()) = tokio::join!(limits.acquire(RequestKind::Delete), answer);
+    // The other two have hung for a second then.
+    let waited = began.elapsed();
+    assert!((SILENT_AFTER / 2..SILENT_AFTER * 6 / 10).contains(&waited), "{waited:?}");
+    assert_eq!(limits.abandoned(), 2);
+    drop(first);
+    assert!(limits.try_acquire(RequestKind::Delete).is_some(), "this place stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_comes_after_the_debt_is_paid_waits_for_none_that_hangs() {
+    let limits = ConcurrencyLimits::new(12);
+    let counters = Counters::default();
+    let (hung, works) = one_in_place_of_one_that_hangs(&limits, &counters).await;
+    let prompt = Duration::from_millis(10);
+    tokio::time::sleep(SILENT_AFTER / 2).await;
+    limits.kind(RequestKind::Delete).succeeded(Instant::now(), prompt, &counters);
+    drop(works);
+    let next = tokio::time::timeout(prompt, limits.acquire(RequestKind::Delete)).await;
+    assert!(next.is_ok() && limits.abandoned() == 2);
+    drop((hung, next));
+    assert_eq!(limits.abandoned(), 0);
+    assert!(limits.try_acquire(RequestKind::Delete).is_some(), "no place is lost");
+    assert_eq!(limits.all.available_permits(), 12);
+}
+
+/// The answer to a probe, which has no place. Then the store hangs again.
+#[tokio::test(start_paused = true)]
+async fn after_one_answer_a_store_that_hangs_is_tried_once_each_second() {
+    let limits = ConcurrencyLimits::new(16);
+    let counters = Counters::default();
+    let writes = limits.kind(RequestKind::Write);
+    let usual = SILENT_AFTER / 4;
+    writes.succeeded(Instant::now(), usual, &counters);
+    let mut hung = all_writes(&limits);
+    hung.push(limits.acquire(RequestKind::Write).await);
+    tokio::time::sleep(SILENT_AFTER / 4).await;
+    let began = Instant::now();
+    for n in 0..5 {
+        // Each that waits is answered by nothing.
+        let answer = async {
+            if n == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                writes.succeeded(Instant::now(), Duration::from_millis(1), &counters);
+            }
+        };
+        let (next, ()) = tokio::join!(limits.acquire(RequestKind::Write), answer);
+        hung.push(next);
+    }
+    // The last of the first ones began a quarter of a second before.
+    let least = SILENT_AFTER * 4 + SILENT_AFTER / 2;
+    assert!((least..SILENT_AFTER * 6).contains(&began.elapsed()), "{:?}", began.elapsed());
+}
+
 /// A delete that waits for a place of deletes gets none by a load that hangs.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_another_kind_that_takes_nothing_from_the_waiter_is_not_abandoned() {
