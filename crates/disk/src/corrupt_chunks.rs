@@ -1,10 +1,10 @@
 //! Chunks whose files failed a check: they are misses until their names mean other files.
 
-use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
+use crate::corrupt_file::CorruptFile;
 use crate::counters::add;
 use crate::data_dir::FileId;
 use crate::mover::Mover;
@@ -16,6 +16,9 @@ pub const SUSPECTS_MAX: usize = 1 << 16;
 /// be decoded here. More than the index has suspects, so that each of those has its file here: else
 /// nothing would show that a peer replaced it. Twice as many, so that the others are rarely removed.
 const FILES_MAX: usize = 2 * SUSPECTS_MAX;
+
+/// The most files that wait to be moved into quarantine.
+const UNMOVED_MAX: usize = 4096;
 
 impl<M: Mover> Shared<M> {
     /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
@@ -42,14 +45,21 @@ impl<M: Mover> Shared<M> {
             // Also where the name cannot be read: a miss is safe, and the next save clears it.
             _ => self.mark_corrupt(digest, seen),
         };
-        // The file cannot be moved. The mark keeps it a miss in this process.
+        self.move_corrupt(CorruptFile { digest: *digest, len, file: seen, known });
+        true
+    }
+
+    /// Moves a corrupt chunk's file into quarantine. Where that fails, it is tried again later: the mark
+    /// keeps the chunk a miss, but the file takes space, and no eviction finds it. The caller holds
+    /// the chunk's [name](Self::name).
+    fn move_corrupt(&self, corrupt: CorruptFile) {
+        let CorruptFile { digest, len, file: seen, known } = corrupt;
         if self.data_dir.is_read_only() {
-            return true;
+            return self.move_later(corrupt);
         }
-        match self.quarantine(digest, len, known) {
+        match self.quarantine(&digest, len, known) {
             Ok(()) => {
-                self.forget(digest, false);
-                self.append_change(Record::Remove(*digest));
+                self.append_change(Record::Remove(digest));
                 // A file from before a crash of the machine lost what was not synced, which is no
                 // sign of a bad device. Operators watch the other counter.
                 let is_torn = self
@@ -61,28 +71,48 @@ impl<M: Mover> Shared<M> {
                     if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
                     1,
                 );
-                self.clear_corrupt(digest);
+                self.clear_corrupt(&digest);
             }
-            Err(e) => self.failed(&format!("cannot quarantine the corrupt chunk {digest}"), &e),
+            Err(e) => {
+                self.failed(&format!("cannot quarantine the corrupt chunk {digest}"), &e);
+                self.move_later(corrupt);
+            }
         }
-        true
     }
 
-    /// Marks a chunk corrupt: it is a miss as long as its name means this file. Its entry in the index
-    /// stays as long as the file does, which takes space: eviction deletes it when its turn comes. The
-    /// caller holds its [name](Self::name), and notifies the listeners after releasing it. Returns the
-    /// entry.
-    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> Option<Chunk> {
-        let known = {
-            let mut index = self.index();
-            let was_suspect = index.is_suspect(digest);
-            index.mark_suspect(digest);
-            let known = index.known(digest).map(|entry| entry.chunk);
-            for chunk in known.iter().filter(|_| !was_suspect) {
-                self.listeners.push(Event::Gone { key: *digest, len: chunk.len });
+    fn move_later(&self, corrupt: CorruptFile) {
+        let mut unmoved = self.chunks.unmoved_files();
+        if unmoved.len() < UNMOVED_MAX {
+            unmoved.push(corrupt);
+        }
+    }
+
+    /// Tries again to move the corrupt files into quarantine that could not be moved.
+    pub fn move_unmoved(&self) {
+        let unmoved = std::mem::take(&mut *self.chunks.unmoved_files());
+        for mut corrupt in unmoved {
+            let _one = self.name(&corrupt.digest);
+            match self.data_dir.find(&corrupt.digest, corrupt.len) {
+                Ok(Some(there)) if there == corrupt.file => {
+                    // A scan may have counted it since. Too high a total costs space until the next
+                    // one, too low a one does not occur.
+                    if self.data_dir.foreign().is_some() {
+                        corrupt.known = None;
+                        self.space.ledger_validity.suspect();
+                    }
+                    self.move_corrupt(corrupt);
+                }
+                // Deleted, or replaced.
+                Ok(_) => {}
+                Err(_) => self.move_later(corrupt),
             }
-            known
-        };
+        }
+    }
+
+    /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
+    /// [name](Self::name). Returns the index's entry.
+    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> Option<Chunk> {
+        let known = self.forget(digest, true);
         self.remember_corrupt(digest, file);
         known
     }
@@ -104,7 +134,12 @@ impl<M: Mover> Shared<M> {
         let one = self.name(digest);
         // Between the look and the mark no save of this process may publish another file.
         if matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen) {
-            let known = self.mark_corrupt(digest, seen);
+            let known = {
+                let mut index = self.index();
+                index.mark_suspect(digest);
+                index.known(digest).map(|entry| entry.chunk)
+            };
+            self.remember_corrupt(digest, seen);
             // Cut or extended by another program: the ledger counts the earlier length.
             if known.is_some_and(|chunk| seen.bytes() != Some(chunk.bytes)) {
                 self.space.ledger_validity.suspect();

@@ -14,6 +14,7 @@ pub mod chunk_file_name;
 mod config;
 mod correct_tenants;
 mod corrupt_chunks;
+mod corrupt_file;
 mod counters;
 mod data_dir;
 mod delete_unfinished;

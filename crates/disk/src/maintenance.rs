@@ -272,6 +272,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             // Chunks behind a link are no longer in the directory.
             shared.space.ledger_validity.suspect();
         }
+        shared.move_unmoved();
         shared.trim_quarantine();
         shared.remove_stale();
         shared.detect_peers()?;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kvtier_index::Index;
 use kvtier_key::Digest;
 
+use crate::corrupt_file::CorruptFile;
 use crate::data_dir::FileId;
 
 /// How many locks guard the chunks' names. Two chunks may share one.
@@ -25,6 +26,8 @@ pub struct NameLocks {
     names: [Mutex<()>; NAMES],
     /// Files that failed a check and are still under their chunks' names.
     corrupt_files: Mutex<HashMap<Digest, FileId>>,
+    /// Those that are to be moved into quarantine.
+    unmoved_files: Mutex<Vec<CorruptFile>>,
     index: Mutex<Index>,
 }
 
@@ -33,6 +36,7 @@ impl NameLocks {
         NameLocks {
             names: [const { Mutex::new(()) }; NAMES],
             corrupt_files: Mutex::default(),
+            unmoved_files: Mutex::default(),
             index: Mutex::new(index),
         }
     }
@@ -46,6 +50,12 @@ impl NameLocks {
     /// Locks the corrupt files.
     pub fn corrupt_files(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
         lock(&self.corrupt_files)
+    }
+
+    /// Locks the list of corrupt files that are to be moved into quarantine. No other lock is taken
+    /// while it is held.
+    pub fn unmoved_files(&self) -> MutexGuard<'_, Vec<CorruptFile>> {
+        lock(&self.unmoved_files)
     }
 
     /// Locks the index.

@@ -253,15 +253,13 @@ impl<M: Mover> Shared<M> {
     /// [name](Self::name), and notifies the listeners after releasing it. Returns the index's entry.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
-        let was_suspect = index.is_suspect(digest);
         if corrupt {
             // The mark stays after the entry is gone: a lookup or a listing must not enter the same
             // file again.
             index.mark_suspect(digest);
         }
         let gone = index.forget(digest);
-        // That it is a miss was reported when it was marked.
-        for entry in gone.iter().filter(|_| !was_suspect) {
+        if let Some(entry) = &gone {
             self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);

@@ -150,7 +150,10 @@ impl<M: Mover> SpaceReservation<M> {
     /// where the file cannot be created.
     pub fn reserve(&mut self) -> Result<ReserveOutcome, ReserveError> {
         let reserved = self.try_reserve();
-        self.evicting = None;
+        // A victim's file is space that it has, also while it waits.
+        if self.recycled.is_none() {
+            self.evicting = None;
+        }
         reserved
     }
 
