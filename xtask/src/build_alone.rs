@@ -5,7 +5,7 @@
 use anyhow::{Result, bail};
 
 use crate::sh::Cmd;
-use crate::workspace::Package;
+use crate::workspace::{HOST_FEATURES, Package};
 
 /// Builds and links the tests of these crates, one crate at a time. All of them are tried; those that
 /// fail are named.
@@ -18,7 +18,7 @@ pub fn build<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usiz
 /// [features](crate::features) lints, and so has its flags.
 pub fn lint<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usize> {
     each(packages, |name| {
-        let cmd = Cmd::new("cargo clippy --locked -p").arg(name);
+        let cmd = Cmd::new("cargo clippy --locked -p").args([HOST_FEATURES, "-p", name]);
         cmd.args(["--all-targets", "--", "-D", "warnings"])
     })
 }

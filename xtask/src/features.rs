@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::args::Args;
 use crate::sh::Cmd;
-use crate::workspace::{self, Package};
+use crate::workspace::{self, HOST_FEATURES, Package};
 
 /// `--depth 2` adds all pairs.
 pub fn run(args: &mut Args) -> Result<()> {
@@ -26,7 +26,11 @@ pub fn check(packages: &[Package], depth: u64) -> Result<usize> {
     let mut count = 0;
     for package in packages.iter().filter(|package| !package.features.is_empty()) {
         for combination in combinations(&package.features, depth) {
-            let cmd = Cmd::new("cargo clippy --locked --no-default-features -p").arg(&package.name);
+            let cmd = Cmd::new("cargo clippy --locked --no-default-features -p").args([
+                HOST_FEATURES,
+                "-p",
+                &package.name,
+            ]);
             let cmd =
                 if combination.is_empty() { cmd } else { cmd.args(["--features", &combination]) };
             cmd.clone().args(["--", "-D", "warnings"]).run()?;

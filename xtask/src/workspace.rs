@@ -7,6 +7,10 @@ use serde_json::Value;
 
 use crate::sh::{self, Cmd};
 
+/// The member that is linted together with each crate that is linted alone. Macros and build scripts
+/// then have the features that they have in the whole workspace, and what uses them is not compiled again.
+pub const HOST_FEATURES: &str = "kvtier-host-features";
+
 /// One member.
 #[derive(Clone, Debug, Default)]
 pub struct Package {

@@ -35,6 +35,7 @@ pub const CRATE_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("testkit", &["core", "key", "mem"]),
     ("fakegpu", &[]),
     ("xtask", &[]),
+    ("host-features", &[]),
 ];
 
 /// Crates whose tests may not use testkit, because they lie below what it is made of.
