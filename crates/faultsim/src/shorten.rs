@@ -88,6 +88,20 @@ pub mod tests {
 
     use super::*;
 
+    /// How many faults a schedule has that is shortened by real runs: each takes up to [DRAWS] of them.
+    const FAULTS: usize = 3;
+
+    /// The first seed that has a fault of each of these kinds among its first ones, and those.
+    pub fn short_schedule<W>(
+        of_seed: impl Fn(u64) -> Vec<Fault<W>>,
+        kinds: &[&dyn Fn(&Fault<W>) -> bool],
+    ) -> (u64, Vec<Fault<W>>) {
+        let has_all = |faults: &[Fault<W>]| kinds.iter().all(|kind| faults.iter().any(kind));
+        let first = |seed| (seed, of_seed(seed).into_iter().take(FAULTS).collect::<Vec<_>>());
+        let mut fit = (0..).map(first).filter(|(_, faults)| has_all(faults));
+        fit.next().unwrap()
+    }
+
     /// The shortest schedule whose run has an event with this part, as if that were a finding.
     pub fn by_event<W: Clone + Display>(
         seed: u64,

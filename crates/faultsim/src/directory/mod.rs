@@ -300,12 +300,8 @@ mod tests {
         let is_crash = |fault: &Fault| matches!(fault.what, What::Crash { .. });
         let is_medium = |fault: &Fault| matches!(fault.what, What::Medium(_));
         for scope in [Scope::Directory, Scope::Layouts] {
-            let has_both = |seed: &u64| {
-                let faults = schedule::of_seed(scope, *seed);
-                faults.iter().any(is_crash) && faults.iter().any(is_medium)
-            };
-            let seed = (0..).find(has_both).unwrap();
-            let whole = schedule::of_seed(scope, seed);
+            let of_seed = |seed| schedule::of_seed(scope, seed);
+            let (seed, whole) = shorten::tests::short_schedule(of_seed, &[&is_crash, &is_medium]);
             for (event, fault) in
                 [("crash: kept", "the machine loses power"), ("Faults {", "s, for ")]
             {

@@ -141,9 +141,8 @@ mod tests {
     /// What kills a node is found among all faults, by real runs.
     #[test]
     fn a_run_shrinks_to_the_fault_that_shows_in_its_events() {
-        let is_it = |fault: &Fault| matches!(fault.what, What::Killed(_));
-        let seed = (0..).find(|seed| schedule::of_seed(*seed).iter().any(is_it)).unwrap();
-        let whole = schedule::of_seed(seed);
+        let is_kill = |fault: &Fault| matches!(fault.what, What::Killed(_));
+        let (seed, whole) = shorten::tests::short_schedule(schedule::of_seed, &[&is_kill]);
         let kill = shorten::tests::by_event(seed, &whole, " kill node", run_plan);
         assert!(kill.len() == 1 && kill[0].contains("is killed"), "{kill:?}");
     }

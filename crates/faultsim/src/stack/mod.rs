@@ -250,12 +250,8 @@ mod tests {
     fn a_run_shrinks_to_the_fault_that_shows_in_its_events() {
         let is_crash = |fault: &Fault| matches!(fault.what, What::Crash { .. });
         let is_cut = |fault: &Fault| matches!(fault.what, What::Partitioned);
-        let has_both = |seed: &u64| {
-            let faults = schedule::of_seed(*seed);
-            faults.iter().any(is_crash) && faults.iter().any(is_cut)
-        };
-        let seed = (0..).find(has_both).unwrap();
-        let whole = schedule::of_seed(seed);
+        let (seed, whole) =
+            shorten::tests::short_schedule(schedule::of_seed, &[&is_crash, &is_cut]);
         for (event, fault) in
             [("crash: kept", "the machine loses power"), ("partitioned true", "does not reach")]
         {
