@@ -110,6 +110,22 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Others read these fields by their names.
+    #[test]
+    fn json_names_each_field_and_each_finding() {
+        let mut report = Report::of(Scope::Stack, 7);
+        report.events = 12;
+        report.virtual_time = Duration::from_millis(3500);
+        report.digest = "0a".into();
+        let without =
+            r#"{"seed":7,"scope":"stack","events":12,"virtual_s":3.500,"digest":"0a","findings":["#;
+        assert_eq!(report.to_json(), format!("{without}]}}"));
+        let (at, what) = (Duration::from_millis(1250), "9 of \"8\"".to_owned());
+        report.findings.push(Finding { at, kind: "cap", what });
+        let finding = r#"{"at_s":1.250,"kind":"cap","what":"9 of \\"8\\""}"#;
+        assert_eq!(report.to_json(), format!("{without}{finding}]}}"));
+    }
+
     #[test]
     fn text_in_json_is_escaped() {
         assert_eq!(escape("a\"b\\c\n"), "a\\\"b\\\\c\\u000a");
