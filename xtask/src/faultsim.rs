@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -24,7 +25,7 @@ const SEEDS_AT_ONCE: u64 = 25;
 
 pub fn run(args: &mut Args) -> Result<()> {
     let with_defects = args.flag("--defects");
-    let seeds = args.number("--seeds")?.unwrap_or(100);
+    let seeds = args.number("--seeds")?.unwrap_or(if with_defects { 1000 } else { 100 });
     let scope = args.value("--scope")?;
     args.end()?;
     if with_defects {
@@ -60,9 +61,14 @@ pub fn run_seeds(program: &Path, scopes: &[(&str, u64)]) -> Result<u64> {
         }
     }
     println!("$ {} FROM TO findings SCOPE, {} times", program.display(), parts.len());
+    let begin = Instant::now();
     let failed = run_on_all_cores(&parts);
     match failed.first() {
-        None => Ok(scopes.iter().map(|(_, seeds)| seeds).sum()),
+        None => {
+            let runs = scopes.iter().map(|(_, seeds)| seeds).sum();
+            println!("{runs} runs took {:.0} s", begin.elapsed().as_secs_f64());
+            Ok(runs)
+        }
         Some(first) => bail!("{} of {} parts failed, as `{first}`", failed.len(), parts.len()),
     }
 }
