@@ -1,8 +1,8 @@
 //! Crates that the fault simulator runs take time, threads, changes of files and locks from one place
 //! each, which a simulation replaces. A call past it would differ from run to run, or would survive a
-//! simulated crash.
+//! simulated crash. `tokio::time` needs no other place: a simulation pauses and moves its clock.
 
-use proc_macro2::TokenTree;
+use proc_macro2::{Delimiter, TokenTree};
 
 use super::plan::{OUTSIDE_THE_SIMULATION, SIMULATED};
 use crate::tidy::Problem;
@@ -17,44 +17,21 @@ const CALLS: &[(&str, &[&str], &str)] = &[
         &["spawn", "sleep", "Builder"],
         "use the tier's pool of threads, `Timekeeper` or `kvtier_os`",
     ),
-    (
-        "fs",
-        &[
-            "copy",
-            "create_dir",
-            "create_dir_all",
-            "hard_link",
-            "remove_dir",
-            "remove_dir_all",
-            "remove_file",
-            "rename",
-            "set_permissions",
-            "write",
-            "DirBuilder",
-        ],
-        "call the function of `kvtier_os`",
-    ),
     ("File", &["create", "create_new"], "open it by `kvtier_os::open`"),
 ];
 
-/// Methods of files that change what is durable or long.
-const METHODS: &[&str] = &["set_len", "sync_all", "sync_data"];
+/// Methods of files that change what is durable, long or written.
+const METHODS: &[&str] = &["set_len", "sync_all", "sync_data", "write_all_at"];
 
-/// Functions of `nix` that change names, lengths, locks or what is durable.
-const OF_NIX: &[&str] = &[
-    "fallocate",
-    "fdatasync",
-    "flock",
-    "fsync",
-    "ftruncate",
-    "linkat",
-    "mkdirat",
-    "renameat",
-    "renameat2",
-    "syncfs",
-    "unlinkat",
-    "Flock",
+/// Modules of files, and their functions that only look: files are real ones in a simulation, so what a look
+/// finds is the same in each run. Each other function is refused.
+const ONLY_LOOKS: &[(&str, &[&str])] = &[
+    ("fs", &["exists", "metadata", "read", "read_link", "read_to_string", "symlink_metadata"]),
+    ("nix", &["fstat", "gethostname", "kill", "statfs", "statvfs", "sysconf"]),
 ];
+
+/// What to use instead of a call that is seen by no simulation.
+const BY_THE_SEAM: &str = "call the function of `kvtier_os`";
 
 /// Calls outside of tests that a simulation does not see.
 pub fn check(source: &Source) -> Vec<Problem> {
@@ -71,12 +48,13 @@ pub fn check(source: &Source) -> Vec<Problem> {
         let call = forbidden_call(tokens)
             .filter(|(module, _)| *module != "Instant" || !virtual_instant)
             .map(|(module, fix)| (format!("calls `{module}::` directly"), fix));
-        let method = || METHODS.iter().find(|name| is_method(tokens, name));
-        let method =
-            || method().map(|name| (format!("calls `{name}` of a file directly"), CALLS[3].2));
-        let of_nix =
-            || uses_of_nix(tokens).then(|| ("uses a call of `nix`".to_owned(), CALLS[3].2));
-        if let Some((what, fix)) = call.or_else(method).or_else(of_nix) {
+        let method = METHODS.iter().find(|name| is_method(tokens, name));
+        let method = method.map(|name| (format!("calls `{name}` of a file directly"), BY_THE_SEAM));
+        let of_files = || {
+            let (module, name) = change_of_files(tokens)?;
+            Some((format!("uses `{name}` of `{module}`"), BY_THE_SEAM))
+        };
+        if let Some((what, fix)) = call.or(method).or_else(of_files) {
             let what = format!("{what}, which the fault simulator does not see");
             problems.push(Problem::new(&source.path, line, what, fix));
         }
@@ -90,14 +68,15 @@ fn is_simulated(source: &Source) -> bool {
         && !OUTSIDE_THE_SIMULATION.iter().any(|(path, _)| source.path.starts_with(path))
 }
 
-/// Whether `Instant` is that of tokio here, whose clock a simulation pauses and moves.
+/// Whether `Instant` is that of tokio here, whose clock a simulation pauses and moves, or that of the S3 client,
+/// which is tokio's in a simulation.
 fn has_virtual_instant(source: &Source) -> bool {
     let imports = |from: &str| {
         source.lines.iter().any(|line| {
             line.trim_start().starts_with(&format!("use {from}")) && line.contains("Instant")
         })
     };
-    imports("tokio::time::") && !imports("std::time::")
+    (imports("tokio::time::") || imports("crate::local_clock::")) && !imports("std::time::")
 }
 
 /// `Module::name`: the module, and what to use.
@@ -116,34 +95,41 @@ fn is_method(tokens: &[TokenTree], name: &str) -> bool {
     is_punct(dot, '.') && is_ident(method, name)
 }
 
-/// A path or an import that begins with `nix` and has one of the names.
-fn uses_of_nix(tokens: &[TokenTree]) -> bool {
-    let [nix, first, second, rest @ ..] = tokens else { return false };
-    if !is_ident(nix, "nix") || !is_path_separator(first, second) {
-        return false;
+/// A path or an import of a module of files: the module, and the first function that does more than look.
+fn change_of_files(tokens: &[TokenTree]) -> Option<(&'static str, String)> {
+    let [first, colon, colon_too, path @ ..] = tokens else { return None };
+    let (module, looks) = ONLY_LOOKS.iter().find(|(module, _)| is_ident(first, module))?;
+    if !is_path_separator(colon, colon_too) {
+        return None;
     }
-    // The path ends where something else than a name, a separator or a list of imports follows.
-    let mut after_separator = true;
-    for token in rest {
-        match token {
-            TokenTree::Ident(_) if after_separator => {
-                if OF_NIX.iter().any(|name| is_ident(token, name)) {
-                    return true;
+    let mut functions = Vec::new();
+    functions_of(path, &mut functions);
+    let is_change = |name: &String| !looks.contains(&name.as_str());
+    Some((module, functions.into_iter().find(is_change)?))
+}
+
+/// The functions that a path names, or each path in a list of imports. What follows a type is its own.
+fn functions_of(path: &[TokenTree], functions: &mut Vec<String>) {
+    match path {
+        [TokenTree::Ident(name), rest @ ..] => {
+            let name = name.to_string();
+            let is_type = name.starts_with(char::is_uppercase);
+            match rest {
+                _ if is_type || name == "self" => {}
+                [colon, colon_too, rest @ ..] if is_path_separator(colon, colon_too) => {
+                    functions_of(rest, functions);
                 }
-                after_separator = false;
+                _ => functions.push(name),
             }
-            TokenTree::Punct(punct) if punct.as_char() == ':' => after_separator = true,
-            TokenTree::Group(list) if after_separator => {
-                let mut found = false;
-                each_token(&list.stream(), &mut |tokens| {
-                    found |= OF_NIX.iter().any(|name| is_ident(&tokens[0], name));
-                });
-                return found;
-            }
-            _ => return false,
         }
+        [TokenTree::Group(list), ..] if list.delimiter() == Delimiter::Brace => {
+            let paths: Vec<_> = list.stream().into_iter().collect();
+            paths
+                .split(|token| is_punct(token, ','))
+                .for_each(|path| functions_of(path, functions));
+        }
+        _ => {}
     }
-    false
 }
 
 #[cfg(test)]
@@ -166,6 +152,10 @@ mod tests {
             "fn a() { File::create(b); }",
             "fn a(f: File) { f.sync_all(); }",
             "fn a(f: File) { f.set_len(3); }",
+            "fn a(f: File) { f.write_all_at(b, 3); }",
+            "use std::fs::{File, read, rename};",
+            "fn a() { rustix::fs::fsetxattr(b); }",
+            "fn a() { nix::libc::open(b); }",
             "use nix::fcntl::{AtFlags, renameat2};",
             "use nix::{fcntl::OFlag, unistd::{fsync, Pid}};",
             "fn a() { nix::unistd::unlinkat(b, c, d); }",
@@ -181,7 +171,10 @@ mod tests {
             "use std::fs::{self, File}; fn a() { fs::metadata(b); File::open(c); }",
             "use kvtier_os::{renameat2, sync_all}; fn a() { renameat2(b); sync_all(c); }",
             "use nix::fcntl::{AtFlags, RenameFlags}; fn a(e: nix::Error) { flock(e) }",
+            "use nix::sys::statvfs::{FsFlags, statvfs}; fn a() { nix::sys::stat::Mode::empty(); }",
+            "use std::os::unix::fs::MetadataExt; fn a() { std::fs::read_link(b); fs::File::open(c); }",
             "use tokio::time::{Instant, sleep}; fn a() { Instant::now(); }",
+            "use crate::local_clock::Instant; fn a() { Instant::now(); }",
             "#[cfg(test)]\nmod tests { fn a() { std::fs::write(b, c); Instant::now(); } }",
         ] {
             assert_eq!(problems("crates/disk/src/a.rs", good), 0, "{good}");

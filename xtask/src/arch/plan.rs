@@ -47,6 +47,8 @@ pub const SIMULATED: &[&str] = &[
     "crates/index/src/",
     "crates/disk/src/",
     "crates/s3-tier/src/",
+    "crates/s3/src/",
+    "crates/kvtier/src/host/",
     "crates/kvtier/src/stack/",
 ];
 
@@ -58,6 +60,8 @@ pub const OUTSIDE_THE_SIMULATION: &[(&str, &str)] = &[
     ("crates/disk/src/maintenance.rs", "starts no thread in a simulation"),
     ("crates/disk/src/syncfs_thread.rs", "starts no thread in a simulation"),
     ("crates/disk/src/layout/foreign_scan.rs", "starts no thread in a simulation"),
+    ("crates/s3/src/local_clock.rs", "the real clock, which a simulated one replaces"),
+    ("crates/s3/src/http/tls/", "a simulation has no TLS"),
     ("crates/kvtier/src/stack/executor.rs", "starts no thread in a simulation"),
     ("crates/disk/src/file_system_probe.rs", "tries what the file system of an operator can do"),
     ("crates/disk/src/inspect/", "the tools of operators, which are not simulated"),
