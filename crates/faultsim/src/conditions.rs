@@ -3,19 +3,29 @@
 use std::fmt;
 use std::time::Duration;
 
-/// How often requests fail now, in thousandths, by kind; and whether the store is down.
+/// How often requests fail now, in thousandths, by kind; and whether the store is down. By default none fails.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Conditions {
+    /// Every request is answered 500 or 503.
     pub is_down: bool,
+    /// Answered 503 SlowDown.
     pub throttled: u64,
+    /// Answered 500 without an effect.
     pub errors: u64,
+    /// Answered 500 after the effect.
     pub late_errors: u64,
+    /// The connection closes after the effect.
     pub lost_answers: u64,
+    /// The connection closes before the effect.
     pub closed: u64,
+    /// No answer comes; half of them take effect.
     pub hanging: u64,
+    /// The connection closes within the answer.
     pub cut_answers: u64,
     /// Something before the store answers 200 in its place.
     pub pages: u64,
+    /// Slow ways to the store, and back: up to two seconds each.
     pub slow: u64,
 }
 
@@ -61,7 +71,7 @@ pub struct Plan {
 
 impl Conditions {
     /// Some kinds of failing requests, some of them often.
-    pub fn storm(rng: &mut fastrand::Rng) -> Self {
+    pub(crate) fn storm(rng: &mut fastrand::Rng) -> Self {
         let mut rate = |max: u64| if rng.u64(..3) == 0 { rng.u64(..max) } else { 0 };
         Conditions {
             is_down: false,
@@ -78,7 +88,7 @@ impl Conditions {
     }
 
     /// Whether no request fails.
-    pub fn are_good(&self) -> bool {
+    pub(crate) fn are_good(&self) -> bool {
         *self == Conditions::default()
     }
 
@@ -110,7 +120,7 @@ impl Conditions {
     }
 
     /// What happens to the next request.
-    pub fn plan(&self, rng: &mut fastrand::Rng) -> Plan {
+    pub(crate) fn plan(&self, rng: &mut fastrand::Rng) -> Plan {
         let fate = self.fate(rng);
         let mut time = || {
             let slow = rng.u64(..1000) < self.slow;

@@ -20,10 +20,12 @@ mod report;
 pub mod scale;
 mod schedule;
 mod shorten;
+mod simulation;
 mod stack;
 mod world;
 
 pub use report::{Finding, Report};
+pub use simulation::{Conditions, Machine, Outcome, Simulation};
 
 /// What is simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

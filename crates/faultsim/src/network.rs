@@ -5,7 +5,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use kvtier_s3::simulated_machine::{Connecting, DuplexStream, SimulatedMachine};
+use kvtier_s3::{BucketAddress, Config, Credentials};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
 use crate::bucket::http::{Request, Response};
@@ -38,6 +40,26 @@ impl SimulatedMachine for Machine {
     fn poll_runs(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_runs(cx)
     }
+}
+
+/// A runtime whose clock is paused, and moves where every task waits.
+pub fn virtual_runtime() -> Runtime {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O needs nothing of the system")
+}
+
+/// The configuration of a client of this machine.
+pub fn client_config(host: &Arc<Host>) -> Config {
+    // An address, so that no name is resolved.
+    let endpoint = BucketAddress::new("http://192.0.2.1")
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .expect("a plain endpoint is valid");
+    let mut client = Config::new(endpoint, Credentials::new("AKIASIMULATED", "simulated"));
+    client.machine = Some(Arc::new(Machine(Arc::clone(host))));
+    client
 }
 
 async fn dial(host: Arc<Host>) -> std::io::Result<DuplexStream> {

@@ -179,12 +179,17 @@ impl World {
         let mut state = self.lock();
         report.events = state.events;
         report.findings.clone_from(&state.findings);
-        report.trace = state.trace.take().unwrap_or_default();
+        report.trace = state.take_trace();
         report
     }
 }
 
 impl State {
+    /// The events that were kept.
+    pub fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default()
+    }
+
     pub fn event(&mut self, at: Duration, what: fmt::Arguments<'_>) {
         use fmt::Write as _;
         self.events += 1;

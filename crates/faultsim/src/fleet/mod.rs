@@ -21,6 +21,7 @@ use self::node::Node;
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
+use crate::network;
 use crate::schedule::Plan;
 use crate::shorten;
 use crate::world::World;
@@ -86,11 +87,7 @@ pub fn run_and_shorten(seed: u64) -> Report {
 fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
     fastrand::seed(plan.draws);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime without I/O needs nothing of the system");
+    let runtime = network::virtual_runtime();
     let world = runtime.block_on(async {
         let world = Arc::new(World::new(plan.draws, plan.traced));
         simulate(&world, &plan).await;

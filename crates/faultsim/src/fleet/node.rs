@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::Tier;
-use kvtier_s3::{BucketAddress, Config, Credentials};
 use kvtier_s3_tier::{Evictor, S3Tier, SyncConfig, TierConfig};
 
 use super::CAP_BYTES;
 use crate::host::Host;
-use crate::network::Machine;
+use crate::network;
 use crate::world::World;
 
 /// The beginning of all names in the bucket.
@@ -55,14 +54,7 @@ impl Node {
 
 /// The configuration of a tier of this machine.
 pub fn config(host: &Arc<Host>) -> TierConfig {
-    // An address, so that no name is resolved.
-    let endpoint = BucketAddress::new("http://192.0.2.1")
-        .bucket("bucket")
-        .region("us-east-1")
-        .resolve()
-        .expect("a plain endpoint is valid");
-    let mut client = Config::new(endpoint, Credentials::new("AKIASIMULATED", "simulated"));
-    client.machine = Some(Arc::new(Machine(Arc::clone(host))));
+    let mut client = network::client_config(host);
     client.deadline = Duration::from_secs(10);
     let mut config = TierConfig::new(client).with_capacity(CAP_BYTES).with_prefix(PREFIX);
     config.bounce_bytes = 1 << 20;

@@ -21,6 +21,7 @@ use self::node::ScaleNode;
 use self::views::Views;
 use self::workload::{Saves, Workload};
 pub use crate::bucket::counts::{RequestArea, RequestCounts, RequestPrice};
+use crate::network;
 use crate::world::World;
 
 /// Bytes of a chunk.
@@ -121,11 +122,7 @@ pub fn measure(setup: &ScaleSetup) -> ScaleResult {
 /// A runtime in virtual time. All random decisions on this thread follow from the seed.
 fn runtime(seed: u64) -> tokio::runtime::Runtime {
     fastrand::seed(seed);
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime without I/O needs nothing of the system")
+    network::virtual_runtime()
 }
 
 /// The digest of the chunk of that number.

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use kvtier_core::{Observe, Tier};
-use kvtier_s3::{BucketAddress, Config, Credentials};
 use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::views::{NodeEvents, Views};
 use super::{CHUNK_BYTES, ScaleSetup};
 use crate::host::Host;
-use crate::network::Machine;
+use crate::network;
 use crate::world::World;
 
 /// The beginning of all names in the bucket.
@@ -45,16 +44,9 @@ impl ScaleNode {
 }
 
 fn config(host: &Arc<Host>, setup: &ScaleSetup) -> TierConfig {
-    // An address, so that no name is resolved.
-    let endpoint = BucketAddress::new("http://192.0.2.1")
-        .bucket("bucket")
-        .region("us-east-1")
-        .resolve()
-        .expect("a plain endpoint is valid");
-    let mut client = Config::new(endpoint, Credentials::new("AKIASIMULATED", "simulated"));
-    client.machine = Some(Arc::new(Machine(Arc::clone(host))));
     let cap = setup.chunks * CHUNK_BYTES;
-    let mut config = TierConfig::new(client).with_capacity(cap).with_prefix(PREFIX);
+    let mut config =
+        TierConfig::new(network::client_config(host)).with_capacity(cap).with_prefix(PREFIX);
     config.bounce_bytes = 4096;
     config
 }

@@ -26,6 +26,7 @@ use self::process::StackProcess;
 use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::medium::{Faults, Journal, Medium};
+use crate::network;
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
 use crate::world::World;
@@ -107,11 +108,7 @@ pub fn run_and_shorten(seed: u64) -> Report {
 fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
     fastrand::seed(plan.draws);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime without I/O needs nothing of the system");
+    let runtime = network::virtual_runtime();
     let world = runtime.block_on(async {
         let world = Arc::new(World::new(plan.draws, plan.traced));
         simulate(&world, &plan).await;
