@@ -133,20 +133,22 @@ fn shed(run: &Run) -> f64 {
 
 /// How far the model is from the runs; an error where it is too far.
 fn check(record: &Record, model: &FleetModel) -> Outcome<String> {
-    let mut out = "| nodes | chunks | simulated | modelled | difference |\n|---|---|---|---|---|\n"
+    let mut out = "| nodes | chunks | simulated | modelled | difference | of PUTs | of LISTs | of GETs and HEADs |\n|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for run in full(record).filter(|run| run.nodes() > 8) {
         let nodes = run.get("nodes");
-        let simulated = Requests::of(run).dollars(STANDARD) / nodes;
-        let modelled = model.requests(size(run)).dollars(STANDARD) / nodes;
+        let (ran, model) = (Requests::of(run), model.requests(size(run)));
+        let [simulated, modelled] = [ran, model].map(|all| all.dollars(STANDARD) / nodes);
         let difference = modelled / simulated - 1.0;
+        let by_kind = [(model.put, ran.put), (model.list, ran.list), (model.get, ran.get)];
+        let [put, list, get] = by_kind.map(|(model, ran)| 100.0 * (model / ran - 1.0));
         if difference.abs() > DIFFERENCE_MAX {
             let chunks = run.chunks();
             return Err(format!("{nodes} nodes, {chunks} chunks: {simulated} dollars a node are simulated, {modelled} modelled").into());
         }
         let _ = writeln!(
             out,
-            "| {nodes} | {} | ${simulated:.4} | ${modelled:.4} | {:+.1} % |",
+            "| {nodes} | {} | ${simulated:.4} | ${modelled:.4} | {:+.1} % | {put:+.0} % | {list:+.0} % | {get:+.0} % |",
             thousands(run.get("chunks")),
             100.0 * difference,
         );
