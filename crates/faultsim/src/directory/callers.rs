@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Ctx, Done, Error, Load, Loaded, Removed, Save, Saved, ShedReason, Ticket, Tier};
+use kvtier_core::{
+    Ctx, Done, Error, Hold, HoldId, Load, Loaded, LookedUp, Mode, Removed, Save, Saved, Ticket,
+    Tier,
+};
 use kvtier_disk::Disk;
 
 use super::device::Device;
+use super::expected::Expected;
 use super::process::SimProcess;
 use super::{KEYS, Shared};
 use crate::fleet::model::{self, RemoveBegun};
@@ -21,13 +25,22 @@ const SWEPT_AT_ONCE: usize = 6;
 
 /// The callers of a process.
 pub struct Callers {
-    shared: Arc<Shared>,
-    process: Arc<SimProcess>,
-    tier: Disk<Device>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) process: Arc<SimProcess>,
+    pub(super) tier: Disk<Device>,
     waiting: Vec<Waiting>,
+    /// What the callers hold, until they release it.
+    pub(super) held: Vec<Held>,
     next_at: Duration,
     /// After the last operation, the next key to load: so each chunk that is missing is noticed.
     swept_to: u64,
+}
+
+/// Chunks that are held until they are released.
+pub struct Held {
+    pub hold: HoldId,
+    pub numbers: Vec<u64>,
+    pub release_at: Duration,
 }
 
 /// An operation that has not ended.
@@ -39,15 +52,24 @@ struct Waiting {
 
 enum Op {
     Save(Vec<u64>, Ticket<Vec<Done<Save, Saved>>>),
-    Load(Vec<u64>, Vec<Option<u64>>, Ticket<Vec<Done<Load, Loaded>>>),
-    Remove(u64, RemoveBegun, Ticket<Result<Removed, Error>>),
+    Load(Vec<Expected>, Ticket<Vec<Done<Load, Loaded>>>),
+    Lookup(Vec<Expected>, Hold, Ticket<Result<LookedUp, Error>>),
+    Remove(Expected, RemoveBegun, Ticket<Result<Removed, Error>>),
 }
 
 impl Callers {
     pub fn new(shared: &Arc<Shared>, process: &Arc<SimProcess>, tier: Disk<Device>) -> Self {
         let next_at = shared.world.elapsed();
         let (shared, process) = (Arc::clone(shared), Arc::clone(process));
-        Callers { shared, process, tier, waiting: Vec::new(), next_at, swept_to: 0 }
+        Callers {
+            shared,
+            process,
+            tier,
+            waiting: Vec::new(),
+            held: Vec::new(),
+            next_at,
+            swept_to: 0,
+        }
     }
 
     pub fn shared(&self) -> &Shared {
@@ -65,7 +87,7 @@ impl Callers {
 
     /// Whether nothing more is to begin.
     pub fn is_quiet(&self) -> bool {
-        self.shared.is_quiet() && (self.swept_to == KEYS || !self.shared.is_harmed())
+        self.shared.is_quiet() && self.swept_to == KEYS
     }
 
     /// Whether all operations have ended.
@@ -75,12 +97,13 @@ impl Callers {
 
     /// Begins an operation, if it is time.
     pub fn begin(&mut self) {
-        let world = &self.shared.world;
+        let world = Arc::clone(&self.shared.world);
         let now = world.elapsed();
         if now < self.next_at {
             return;
         }
         self.next_at = now + world.between_ms(5, 400);
+        self.release_due(now);
         if self.waiting.len() >= 4 {
             return;
         }
@@ -93,8 +116,9 @@ impl Callers {
         let count = 1 + world.below(3);
         let numbers: Vec<u64> = (0..count).map(|more| (first + more) % KEYS).collect();
         match world.below(100) {
-            0..50 => self.save(numbers),
-            50..88 => self.load(numbers),
+            0..47 => self.save(numbers),
+            47..78 => self.load(numbers),
+            78..89 => self.lookup(numbers),
             _ => self.remove(first),
         }
     }
@@ -119,29 +143,58 @@ impl Callers {
             Save { key: self.shared.model().key(*n), from: vec![lease.freeze()] }
         };
         let ops = numbers.iter().map(op).collect();
-        numbers.iter().for_each(|n| self.shared.model().save_begins(*n));
+        for n in &numbers {
+            self.shared.model().save_begins(*n);
+            self.shared.chunk_files.save_begins(*n);
+        }
         let ticket = self.tier.save(&self.shared.setup.describe_chunks(self.ctx()), ops);
         self.wait(Op::Save(numbers, ticket));
     }
 
     fn load(&mut self, numbers: Vec<u64>) {
-        let removed = numbers.iter().map(|n| self.shared.model().is_removed(*n)).collect();
+        let expected = self.expected(&numbers);
         let op = |n: &u64| {
             let lease = self.shared.arena.lease(model::len(*n)).expect("memory for callers");
             Load { key: self.shared.model().key(*n), into: vec![lease] }
         };
         let ops = numbers.iter().map(op).collect();
         let ticket = self.tier.load(&self.ctx(), ops);
-        self.wait(Op::Load(numbers, removed, ticket));
+        self.wait(Op::Load(expected, ticket));
+    }
+
+    /// Half of the lookups hold what they find.
+    fn lookup(&mut self, numbers: Vec<u64>) {
+        let world = &self.shared.world;
+        let hold = match world.below(2) {
+            0 => Hold::None,
+            _ => Hold::For(world.between_ms(50, 3000)),
+        };
+        let expected = self.expected(&numbers);
+        let keys = numbers.iter().map(|n| self.shared.model().key(*n)).collect();
+        let ticket = self.tier.lookup(&self.ctx(), keys, Mode::Each, hold);
+        self.wait(Op::Lookup(expected, hold, ticket));
+    }
+
+    fn expected(&self, numbers: &[u64]) -> Vec<Expected> {
+        numbers.iter().map(|n| Expected::of(&self.shared, &self.process, *n)).collect()
+    }
+
+    /// Releases what the callers no longer need.
+    fn release_due(&mut self, now: Duration) {
+        for held in self.held.extract_if(.., |held| held.release_at <= now) {
+            self.shared.chunk_files.release(&held.numbers, self.process.number, held.hold);
+            self.tier.release(held.hold);
+        }
     }
 
     fn remove(&mut self, n: u64) {
+        let expected = Expected::of(&self.shared, &self.process, n);
         let (key, begun) = {
             let model = self.shared.model();
             (model.key(n), model.remove_begins(n, self.shared.world.elapsed()))
         };
         let ticket = self.tier.remove(&self.ctx(), [key].into());
-        self.wait(Op::Remove(n, begun, ticket));
+        self.wait(Op::Remove(expected, begun, ticket));
     }
 
     /// Checks the operations that have ended.
@@ -157,14 +210,17 @@ impl Callers {
         }
     }
 
-    fn ended(&self, ended: Waiting) {
-        let world = &self.shared.world;
-        let now = world.elapsed();
+    fn ended(&mut self, ended: Waiting) {
+        let now = self.shared.world.elapsed();
         let (said, has_failed) = match ended.op {
             Op::Save(numbers, ticket) => self.saved(&numbers, ticket.wait()),
-            Op::Load(numbers, removed, ticket) => self.loaded(&numbers, &removed, ticket.wait()),
-            Op::Remove(n, begun, ticket) => self.removed(n, begun, ticket.wait()),
+            Op::Load(expected, ticket) => self.loaded(&expected, ended.began, ticket.wait()),
+            Op::Lookup(expected, hold, ticket) => {
+                self.looked_up(&expected, hold, ended.began, ticket.wait())
+            }
+            Op::Remove(expected, begun, ticket) => self.removed(&expected, begun, ticket.wait()),
         };
+        let world = &self.shared.world;
         let name = self.process.name();
         world.event(format_args!("{name} {said}"));
         if has_failed && self.shared.is_well(ended.began) {
@@ -179,70 +235,6 @@ impl Callers {
             );
         }
     }
-
-    fn saved(&self, numbers: &[u64], done: Vec<Done<Save, Saved>>) -> (String, bool) {
-        let now = self.shared.world.elapsed();
-        for (n, done) in numbers.iter().zip(&done) {
-            match done.result {
-                Ok(_) => self.shared.model().save_ended_well(*n),
-                Err(_) => self.shared.model().save_ended(*n, now),
-            }
-        }
-        let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
-        let has_failed = done.iter().any(|done| done.result.is_err());
-        let is_shed =
-            |saved: &Saved| matches!(saved, Saved::Shed(ShedReason::DeviceFull | ShedReason::Full));
-        let is_shed = self.shared.is_harmed()
-            && done.iter().any(|done| done.result.as_ref().is_ok_and(is_shed));
-        (format!("save {numbers:?}: {}", results.join(", ")), has_failed || is_shed)
-    }
-
-    fn loaded(
-        &self,
-        numbers: &[u64],
-        removed: &[Option<u64>],
-        done: Vec<Done<Load, Loaded>>,
-    ) -> (String, bool) {
-        let world = &self.shared.world;
-        for ((n, done), removed) in numbers.iter().zip(&done).zip(removed) {
-            let Ok(Loaded::Hit { len }) = done.result else { continue };
-            let lease = done.op.into.first().and_then(|lease| lease.as_host());
-            if lease.and_then(|bytes| bytes.get(..len as usize))
-                != Some(&self.shared.setup.bytes(*n)[..])
-            {
-                world.finding("wrong bytes", format!("load of {n} by {}", self.process.name()));
-            }
-            if removed.is_some() && *removed == self.shared.model().is_removed(*n) {
-                let by = self.process.name();
-                world.finding(
-                    "removed",
-                    format!("load of {n} by {by}, which was removed, is a hit"),
-                );
-            }
-        }
-        let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
-        let has_failed = done.iter().any(|done| done.result.is_err());
-        (format!("load {numbers:?}: {}", results.join(", ")), has_failed)
-    }
-
-    fn removed(
-        &self,
-        n: u64,
-        begun: RemoveBegun,
-        removed: Result<Removed, Error>,
-    ) -> (String, bool) {
-        if removed.as_ref().is_ok_and(|removed| removed.held == 0) {
-            self.shared.model().removed(n, begun);
-        }
-        let has_failed = removed.is_err();
-        let said = match removed {
-            Ok(removed) => {
-                format!("remove {n}: {} removed, {} held", removed.removed, removed.held)
-            }
-            Err(e) => format!("remove {n}: {:?}", e.kind()),
-        };
-        (said, has_failed)
-    }
 }
 
 impl Drop for Callers {
@@ -251,7 +243,10 @@ impl Drop for Callers {
         let now = self.shared.world.elapsed();
         for waiting in &self.waiting {
             if let Op::Save(numbers, _) = &waiting.op {
-                numbers.iter().for_each(|n| self.shared.model().save_ended(*n, now));
+                for n in numbers {
+                    self.shared.model().save_ended(*n, now);
+                    self.shared.chunk_files.save_ended(*n, false, now);
+                }
             }
         }
     }
@@ -261,16 +256,9 @@ impl Op {
     fn is_done(&self) -> bool {
         match self {
             Op::Save(_, ticket) => ticket.is_done(),
-            Op::Load(_, _, ticket) => ticket.is_done(),
+            Op::Load(_, ticket) => ticket.is_done(),
+            Op::Lookup(_, _, ticket) => ticket.is_done(),
             Op::Remove(_, _, ticket) => ticket.is_done(),
         }
-    }
-}
-
-/// A result in few words, which are the same in each run.
-fn short<T: std::fmt::Debug>(result: &Result<T, Error>) -> String {
-    match result {
-        Ok(good) => format!("{good:?}"),
-        Err(e) => format!("{:?}", e.kind()),
     }
 }

@@ -27,7 +27,8 @@ use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 
 use self::names::{Entry, Names};
-use self::paths::{OpenDirs, Paths};
+use self::paths::OpenDirs;
+pub use self::paths::Paths;
 use crate::world::{EPOCH_S, World};
 
 /// The size of the simulated file system.

@@ -2,11 +2,14 @@
 //! scheduler, the faults, and what must hold.
 
 mod callers;
+mod chunk_files;
 pub mod device;
+mod expected;
 mod harm;
 pub mod medium;
 mod nemesis;
 pub mod process;
+mod results;
 mod run_process;
 mod schedule;
 mod setup;
@@ -20,6 +23,7 @@ use std::time::Duration;
 use kvtier_disk::inspect::ledger_bytes;
 use kvtier_mem::{Arena, ArenaConfig};
 
+use self::chunk_files::ChunkFiles;
 use self::medium::{Journal, Medium};
 use self::process::SimProcess;
 use self::schedule::What;
@@ -51,6 +55,8 @@ const REOPEN: Duration = Duration::from_secs(3);
 const LATE_DELETION: Duration = Duration::from_secs(6);
 /// How long no caller does anything at the end: all processes count the same then.
 const QUIET: Duration = Duration::from_secs(10);
+/// For how long the status speaks of a full medium after it was full last.
+const FULL_REPORTED: Duration = Duration::from_secs(30);
 /// How long closing may take.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// How many turns pass between two checks of the medium.
@@ -64,6 +70,7 @@ struct Shared {
     arena: Arena,
     model: Mutex<Model>,
     setup: Setup,
+    chunk_files: Arc<ChunkFiles>,
     /// Since when no fault happens, in nanoseconds; 0 before that.
     calm_since_ns: AtomicU64,
     /// Callers begin nothing more.
@@ -73,6 +80,10 @@ struct Shared {
     bytes_max: AtomicU64,
     /// A process counted the directory since the last crash.
     is_counted: AtomicBool,
+    /// The medium was full at some time.
+    was_full: AtomicBool,
+    /// It is full below the cap all the time.
+    has_quota: bool,
 }
 
 impl Shared {
@@ -139,7 +150,11 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         _ => Setup::directory(rng),
     };
     let medium = Arc::new(Medium::new(journal).expect("a directory for the simulation"));
+    let has_quota = scope == Scope::Directory && rng.u64(..4) == 0;
+    let quota = has_quota.then_some(harm::QUOTA_BYTES);
+    medium.set_quota(quota);
     let shared = Arc::new(Shared {
+        chunk_files: Arc::new(ChunkFiles::new(&setup, &medium)),
         medium,
         arena: Arena::new(ArenaConfig::heap(ARENA_BYTES)).expect("memory for the callers"),
         model: Mutex::new(Model::with_ids(|n| setup.key_id(n))),
@@ -148,11 +163,10 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
         is_counted: AtomicBool::new(false),
+        was_full: AtomicBool::new(false),
+        has_quota,
         world: Arc::clone(&world),
     });
-    let has_quota = shared.is_harmed() && rng.u64(..4) == 0;
-    let quota = has_quota.then_some(harm::QUOTA_BYTES);
-    shared.medium.set_quota(quota);
     world.event(format_args!("journal {journal:?}, {}, quota {quota:?}", shared.setup));
     Scheduler::new(shared, moments(plan.faults)).run();
     world.report(scope, plan.seed)
@@ -174,7 +188,8 @@ impl Scheduler {
         self.run_until(FAULTS + CALM);
         self.shared.is_quiet.store(true, Ordering::Relaxed);
         self.shared.world.event(format_args!("callers begin nothing more"));
-        self.run_until(FAULTS + CALM + QUIET);
+        let quiet_until = self.quiet_until();
+        self.run_until(quiet_until);
         if self.shared.is_harmed() {
             self.check_ledger();
         }
@@ -183,12 +198,21 @@ impl Scheduler {
         for (process, _) in &self.processes {
             process.state().shall_close = true;
         }
-        self.run_until(FAULTS + CALM + QUIET + CLOSE_MAX);
+        self.run_until(quiet_until + CLOSE_MAX);
         for (process, _) in &self.processes {
             let what = format!("{} is not closed after {CLOSE_MAX:?}", process.name());
             self.shared.world.finding("close", what);
         }
         self.end_all();
+    }
+
+    /// Until when no caller does anything: all count the same then, and no status speaks of a full medium.
+    fn quiet_until(&self) -> Duration {
+        let until = FAULTS + CALM + QUIET;
+        match self.shared.was_full.load(Ordering::Relaxed) {
+            true => until.max(FAULTS + FULL_REPORTED + BACK_MAX),
+            false => until,
+        }
     }
 
     fn run_until(&mut self, end: Duration) {
@@ -212,7 +236,7 @@ impl Scheduler {
             self.started += 1;
             let (world, medium) = (&self.shared.world, &self.shared.medium);
             let process = SimProcess::new(self.started, self.free_place(), world, medium);
-            let process = Arc::new(process);
+            let process = Arc::new(process.watched(&self.shared.chunk_files));
             process.state().ready_at = now;
             let running = run_process::start(&self.shared, &process);
             self.processes.push((process, running.expect("memory for a stack")));

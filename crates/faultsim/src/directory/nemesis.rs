@@ -60,8 +60,11 @@ impl Scheduler {
             What::Medium(faults) => self.change_medium(*faults),
             What::Deleted { draws } => {
                 let rng = &mut Rng::with_seed(*draws);
-                let deleted = self.shared.medium.delete_chunks(rng, DELETED_ONE_IN);
-                let count = deleted.expect("files of the simulation");
+                let mut count = 0;
+                self.shared.chunk_files.note_deleted(self.elapsed(), || {
+                    let deleted = self.shared.medium.delete_chunks(rng, DELETED_ONE_IN);
+                    count = deleted.expect("files of the simulation");
+                });
                 self.shared.world.event(format_args!("from outside: {count} chunks deleted"));
             }
             What::Damaged { draws } => {
@@ -108,14 +111,21 @@ impl Scheduler {
     fn change_medium(&self, faults: Faults) {
         self.shared.world.event(format_args!("{faults:?}"));
         self.shared.medium.set_faults(faults);
+        self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
     }
 
     /// The machine loses power and comes back.
     fn crash(&mut self, rng: &mut Rng) {
         self.end_all();
+        let must_stay = self.shared.chunk_files.before_crash();
         match self.shared.medium.crash(&self.shared.world, rng) {
             Ok(kept) => self.shared.world.event(format_args!("crash: kept {kept}")),
             Err(e) => panic!("the simulated crash failed: {e}"),
+        }
+        for n in self.shared.chunk_files.after_crash(must_stay) {
+            let at = self.shared.chunk_files.path(n).display().to_string();
+            let what = format!("the crash lost {n} at {at}, whose save was answered as durable");
+            self.shared.world.finding("lost", what);
         }
         self.shared.model().forget_removed();
         let most = match self.shared.setup.is_counted_late() {

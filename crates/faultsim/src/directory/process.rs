@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use kvtier_core::TimeSource;
 use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 
-use super::medium::Medium;
+use super::chunk_files::ChunkFiles;
+use super::medium::{Medium, Paths};
 use super::turn;
 use crate::world::{EPOCH_S, World};
 
@@ -24,6 +25,8 @@ pub struct SimProcess {
     pub medium: Arc<Medium>,
     /// Its place among those that run now.
     pub place: usize,
+    /// Those that it may not take away while it holds them.
+    chunk_files: Option<Arc<ChunkFiles>>,
     started_ms: u64,
     state: Mutex<ProcessState>,
 }
@@ -67,10 +70,36 @@ impl SimProcess {
         SimProcess {
             number,
             place,
+            chunk_files: None,
             started_ms: EPOCH_S * 1000 + world.elapsed().as_millis() as u64,
             world: Arc::clone(world),
             medium: Arc::clone(medium),
             state: Mutex::default(),
+        }
+    }
+
+    /// The same with a watch over the files of chunks.
+    pub fn watched(self, chunk_files: &Arc<ChunkFiles>) -> Self {
+        SimProcess { chunk_files: Some(Arc::clone(chunk_files)), ..self }
+    }
+
+    /// Notes which names have other files after a call. None may be one that the process holds.
+    fn note_names(&self, call: Call<'_>, paths: &Paths) {
+        let Some(files) = &self.chunk_files else { return };
+        let (from, to) = match (call, paths) {
+            (Call::Remove(_), Paths::One(from)) => (from, &None),
+            (Call::Rename(..) | Call::Exchange(..), Paths::Two(from, to)) => (from, to),
+            (Call::Link(..), Paths::Two(_, to)) => (&None, to),
+            _ => return,
+        };
+        let now = self.world.elapsed();
+        if let Some(to) = to {
+            files.got_name(to, now);
+        }
+        let lost = from.as_ref().and_then(|from| files.lost_name(from, self.number, now));
+        if let Some(n) = lost {
+            let what = format!("{} takes the file of {n} away and holds it", self.name());
+            self.world.finding("hold", what);
         }
     }
 
@@ -194,6 +223,7 @@ impl Process for OnStack {
         if !matches!(call, Call::Look(_) | Call::Lock(_)) {
             process.world.event(format_args!("{} {} {what}", process.name(), kind(call)));
         }
+        process.note_names(call, &what);
     }
 
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {

@@ -52,6 +52,7 @@ fn live(shared: &Arc<Shared>, process: &Arc<SimProcess>) {
     run(process, &mut callers);
     if !process.state().is_dead {
         check_usage(shared, process, callers.tier());
+        check_status(shared, process, callers.tier());
         close(process, callers);
     }
 }
@@ -121,6 +122,20 @@ fn check_usage(shared: &Shared, process: &SimProcess, tier: &Disk<Device>) {
             shared.medium.leftovers()
         );
         process.world.finding("usage", what);
+    }
+}
+
+/// After a time without faults and operations each process is well. Nothing but notes of what was is left in
+/// its status, unless the medium is full all the time.
+fn check_status(shared: &Shared, process: &SimProcess, tier: &Disk<Device>) {
+    let status = tier.status();
+    let is_failure =
+        |reason: &&String| ["degraded", "read-only"].iter().any(|word| reason.starts_with(word));
+    let failure = status.reasons.iter().find(is_failure);
+    let is_well = status.healthy && failure.is_none();
+    if shared.is_quiet() && !shared.has_quota && !is_well {
+        let what = format!("{} is healthy {}, {failure:?}", process.name(), status.healthy);
+        process.world.finding("status", what);
     }
 }
 

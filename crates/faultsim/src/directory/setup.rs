@@ -1,12 +1,13 @@
 //! How the directory of one run is configured: what all its processes use.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fastrand::Rng;
 use kvtier_codec::{Aes256Gcm, Chain, Decoder, Keyring, MasterKey, TierEncoding, stage_by_name};
-use kvtier_core::{Clock, Ctx};
+use kvtier_core::{Clock, Ctx, Key};
 use kvtier_disk::{DiskConfig, Durability, Layout, Verify};
 use kvtier_key::{
     CacheEngineKey, ChunkHash, ChunkShape, DType, Digest, EngineHash, GDS_HEADER_BYTES, KeyId,
@@ -25,6 +26,9 @@ static VLLM: LazyLock<VllmRunConfig> = LazyLock::new(|| {
 });
 /// The chain of stages that encode chunks.
 const ENCODINGS: [&[&str]; 5] = [&[], &["lz4"], &["zstd:1"], &["aes"], &["lz4", "aes"]];
+
+/// The time between two listings of a foreign layout.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// The configuration of a run.
 #[derive(Debug)]
@@ -95,6 +99,21 @@ impl Setup {
         }
     }
 
+    /// The file of a chunk, below the root.
+    pub fn chunk_path(&self, n: u64) -> PathBuf {
+        if self.layout.is_foreign() {
+            return self.layout.file_name(&self.key_id(n)).expect("a name for the key").into();
+        }
+        let key = Key::new(model::namespace(), self.key_id(n));
+        let (digest, len) = (key.digest(), model::len(n));
+        format!("{:02x}/{}-{len:x}", digest.as_bytes()[0], digest.to_hex()).into()
+    }
+
+    /// Whether a crash of the machine must keep a chunk whose save was answered.
+    pub fn is_durable(&self) -> bool {
+        self.durability != Durability::None
+    }
+
     /// The bytes of a chunk. Where chunks are encoded, those of odd numbers become smaller.
     pub fn bytes(&self, n: u64) -> Vec<u8> {
         let mut bytes = model::bytes(n);
@@ -108,6 +127,11 @@ impl Setup {
     /// The bytes of a chunk's second file.
     pub fn sidecar_bytes(&self) -> u64 {
         if self.layout.has_headers() { GDS_HEADER_BYTES as u64 } else { 0 }
+    }
+
+    /// Whether another program defines the files.
+    pub fn is_foreign(&self) -> bool {
+        self.layout.is_foreign()
     }
 
     /// Whether the bytes of all files are known only some time after a start.
@@ -135,7 +159,7 @@ impl Setup {
         config.durability = self.durability;
         config.layout = self.layout;
         config.verify = self.verify;
-        config.sweep_every = Duration::from_secs(5);
+        config.sweep_every = SWEEP_EVERY;
         config.namespace = self.is_declared.then(model::namespace);
         config.vllm_run_config.clone_from(&self.run_config);
         config.chunk_shape = (self.layout.has_headers() && self.has_shape).then(shape);
