@@ -73,6 +73,8 @@ struct Shared {
     chunk_files: Arc<ChunkFiles>,
     /// Since when no fault happens, in nanoseconds; 0 before that.
     calm_since_ns: AtomicU64,
+    /// Something damaged a file of `.kvtier`, or reads failed: processes may lack changes of others.
+    is_log_doubtful: AtomicBool,
     /// Callers begin nothing more.
     is_quiet: AtomicBool,
     /// The most bytes that the directory may have: the cap, or what a crash left until the directory
@@ -160,6 +162,7 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         model: Mutex::new(Model::with_ids(|n| setup.key_id(n))),
         setup,
         calm_since_ns: AtomicU64::new(0),
+        is_log_doubtful: AtomicBool::new(false),
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
         is_counted: AtomicBool::new(false),

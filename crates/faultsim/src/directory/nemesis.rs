@@ -57,7 +57,10 @@ impl Scheduler {
                 process.state().shall_close = true;
             }
             What::Crash { draws } => self.crash(&mut Rng::with_seed(*draws)),
-            What::Medium(faults) => self.change_medium(*faults),
+            What::Medium(faults) => {
+                self.shared.is_log_doubtful.fetch_or(faults.errors_on_reads, Ordering::Relaxed);
+                self.change_medium(*faults);
+            }
             What::Deleted { draws } => {
                 let rng = &mut Rng::with_seed(*draws);
                 let mut count = 0;
@@ -68,6 +71,7 @@ impl Scheduler {
                 self.shared.world.event(format_args!("from outside: {count} chunks deleted"));
             }
             What::Damaged { draws } => {
+                self.shared.is_log_doubtful.store(true, Ordering::Relaxed);
                 let damaged = self.shared.medium.damage(&mut Rng::with_seed(*draws));
                 let said = damaged.expect("files of the simulation");
                 self.shared.world.event(format_args!("from outside: {said}"));

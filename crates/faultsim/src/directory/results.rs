@@ -1,5 +1,6 @@
 //! What each result of a caller must be.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_core::{
@@ -45,13 +46,15 @@ impl Callers {
         self.shared.world.finding(kind, what);
     }
 
-    /// Whether a lookup may answer what was: the file was deleted by another program, or the layout is
-    /// foreign and others have not listed the files since, which they do every few seconds while all is well.
+    /// Whether a lookup may answer what was: the file was deleted by another program; or others have not listed the
+    /// files since, which they do every few seconds while all is well, and either the layout is foreign, or the
+    /// change log may be unread: it was damaged, or reads failed.
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
         let is_listed = self.shared.is_well(began) && began > changed + LISTED_WITHIN;
-        let is_foreign = self.shared.setup.is_foreign();
-        self.shared.chunk_files.is_deleted_outside(n) || (is_foreign && !is_listed)
+        let must_list =
+            self.shared.setup.is_foreign() || self.shared.is_log_doubtful.load(Ordering::Relaxed);
+        self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
     }
 
     fn now(&self) -> Duration {
