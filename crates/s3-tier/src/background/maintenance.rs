@@ -63,6 +63,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const MISSING_PAUSE: Duration = Duration::from_secs(2);
 /// Intervals for which journal objects stay, so that all nodes read them.
 const JOURNALS_STAY: u32 = 3;
+/// The most old objects of its own journal that a node deletes in a round.
+const DELETES_MAX: usize = 4;
 /// Attempts to read the snapshot before the first listing starts without it.
 const STARTS_MAX: u32 = 5;
 /// Attempts to read the snapshot before it is given up.
@@ -227,14 +229,16 @@ async fn flush(shared: &Shared) -> kvtier_s3::Result<Option<String>> {
         return Err(e);
     }
     add(&shared.counters.journaled, records.len() as u64);
-    if let Some(old) = node.journal.wrote(number) {
-        // Bounds the journal where no evictor merges and deletes its objects. If it fails, the
-        // records are written all the same.
-        record(
-            shared,
-            "journal",
-            shared.client.delete(&node.own_names.journal(&node.name, old)).await,
-        );
+    node.journal.wrote(number);
+    // Bounds the journal where no evictor merges and deletes its objects. If it fails, the records are
+    // written all the same, and the next round tries again.
+    for _ in 0..DELETES_MAX {
+        let Some(old) = node.journal.beyond_max() else { break };
+        let deleted = shared.client.delete(&node.own_names.journal(&node.name, old)).await;
+        if !record(shared, "journal", deleted) {
+            break;
+        }
+        node.journal.deleted(old);
     }
     Ok(Some(name))
 }
@@ -503,7 +507,7 @@ impl Maintenance {
         let mut look = Look::default();
         if let Some(directory) = self.journals_to_read(leads || early, totals.as_ref()) {
             look = self.merge(&directory).await;
-            self.follow_previous().await;
+            self.follow_previous(directory == shared.node.own_names.journals()).await;
             self.merger.resolve_conflicts(&shared).await;
         }
         // The early round has just found another node, which needs what this one wrote.

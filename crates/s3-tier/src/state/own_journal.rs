@@ -8,7 +8,7 @@ use kvtier_index::journal::{self as format, Record};
 use tokio::time::Instant;
 
 /// The most records that wait to be written. Beyond, the oldest touches are dropped first.
-const WAITING_MAX: usize = 1 << 16;
+pub const WAITING_MAX: usize = 1 << 16;
 /// Records that are dropped at once, so that not each new one has to search.
 const DROPPED_AT_ONCE: usize = WAITING_MAX / 4;
 /// Times are recorded in steps of this many milliseconds.
@@ -35,13 +35,25 @@ pub struct TimedRecord {
     record: Record,
 }
 
+/// How much of a journal waits.
+#[cfg(feature = "simulate")]
+#[derive(Clone, Copy, Debug)]
+pub struct JournalLengths {
+    /// Records that are not written.
+    pub waiting: usize,
+    /// Objects that are not merged, as far as this node remembers.
+    pub written: usize,
+}
+
 #[derive(Debug, Default)]
 struct Unwritten {
     records: Vec<TimedRecord>,
     /// The number of the next object.
     next: u64,
-    /// Numbers of objects that were written and may still exist.
+    /// Numbers of the last objects that were written.
     written: VecDeque<u64>,
+    /// The last object that was deleted for the maximum, after all before it.
+    deleted: u64,
     /// Records since the start.
     noted: u64,
 }
@@ -71,6 +83,13 @@ impl NodeJournal {
         self.unwritten().noted
     }
 
+    /// How much waits.
+    #[cfg(feature = "simulate")]
+    pub fn lengths(&self) -> JournalLengths {
+        let unwritten = self.unwritten();
+        JournalLengths { waiting: unwritten.records.len(), written: unwritten.written.len() }
+    }
+
     /// Takes the records for the next object, with its number; `None` if there are none.
     pub fn take(&self) -> Option<(u64, Vec<TimedRecord>)> {
         let mut unwritten = self.unwritten();
@@ -94,11 +113,27 @@ impl NodeJournal {
         encode(at_ms, self.now_ms(), records)
     }
 
-    /// The object was written. Returns the number of an object beyond the maximum, to be deleted.
-    pub fn wrote(&self, number: u64) -> Option<u64> {
+    /// The object was written.
+    pub fn wrote(&self, number: u64) {
         let mut unwritten = self.unwritten();
         unwritten.written.push_back(number);
-        (unwritten.written.len() > OBJECTS_MAX).then(|| unwritten.written.pop_front()).flatten()
+        if unwritten.written.len() > OBJECTS_MAX {
+            unwritten.written.pop_front();
+        }
+    }
+
+    /// The oldest object beyond the maximum, to be deleted. It may be one whose answer was lost.
+    pub fn beyond_max(&self) -> Option<u64> {
+        let unwritten = self.unwritten();
+        let is_full = unwritten.written.len() == OBJECTS_MAX;
+        let first = unwritten.written.front().filter(|_| is_full);
+        let oldest = unwritten.deleted + 1;
+        first.is_some_and(|first| oldest < *first).then_some(oldest)
+    }
+
+    /// This object, the oldest, is deleted.
+    pub fn deleted(&self, number: u64) {
+        self.unwritten().deleted = number;
     }
 
     /// The object was not written: its records go into the next one, before newer records.
@@ -263,8 +298,23 @@ mod tests {
         let (_, records) = journal.take().unwrap();
         assert!(records.len() <= WAITING_MAX, "{}", records.len());
         assert!(journal.encode(1, &records).len() <= OBJECT_BYTES_MAX);
-        let too_many: Vec<u64> =
-            (1..=OBJECTS_MAX as u64 + 2).filter_map(|number| journal.wrote(number)).collect();
-        assert_eq!(too_many, [1, 2]);
+    }
+
+    #[test]
+    fn the_oldest_objects_go_until_the_store_has_deleted_them_and_those_whose_answer_was_lost() {
+        let journal = NodeJournal::default();
+        let max = OBJECTS_MAX as u64;
+        // The second one has no answer.
+        (1..=max + 1).filter(|number| *number != 2).for_each(|number| journal.wrote(number));
+        assert_eq!(journal.beyond_max(), None);
+        journal.wrote(max + 2);
+        assert_eq!(journal.beyond_max(), Some(1));
+        journal.wrote(max + 3);
+        assert_eq!(journal.beyond_max(), Some(1), "it was not deleted");
+        for number in 1..=3 {
+            assert_eq!(journal.beyond_max(), Some(number));
+            journal.deleted(number);
+        }
+        assert_eq!(journal.beyond_max(), None);
     }
 }

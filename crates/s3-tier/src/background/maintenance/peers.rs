@@ -95,8 +95,9 @@ impl Maintenance {
         }
     }
 
-    /// Reads the last journal objects of the evictor before: the new one does not repeat them.
-    pub(super) async fn follow_previous(&mut self) {
+    /// Reads the last journal objects of the evictor before: the new one does not repeat them. They are
+    /// among those of all, and the listing of all stays the last one: a snapshot deletes what it shows.
+    pub(super) async fn follow_previous(&mut self, has_read_all: bool) {
         let holder = self.shared.node.holder();
         if self.follows != holder {
             // It may still have written while its lease ended.
@@ -104,7 +105,9 @@ impl Maintenance {
             self.followed = before.map(|node| (node, JOURNALS_STAY));
         }
         if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
-            self.merge(&self.shared.node.own_names.journals_of(&node)).await;
+            if !has_read_all {
+                self.merge(&self.shared.node.own_names.journals_of(&node)).await;
+            }
             self.followed = Some((node, looks - 1));
         }
     }
