@@ -17,6 +17,8 @@ mod config;
 pub mod inspect;
 mod key_listing;
 mod ops;
+#[cfg(feature = "simulate")]
+pub mod simulated;
 mod state;
 mod sync_config;
 mod tier;

@@ -14,11 +14,11 @@ use crate::state::changed_during_listing::ChangedKeys;
 use crate::state::tenants::TenantTable;
 
 /// The most keys that are remembered as absent.
-const ABSENT_MAX: usize = 1 << 16;
+pub const ABSENT_MAX: usize = 1 << 16;
 /// Time after which an object that failed its checks is read again for lookups.
 const CORRUPT_FOR: Duration = Duration::from_secs(600);
 /// The most corrupt objects that are remembered.
-const CORRUPT_MAX: usize = 1 << 12;
+pub const CORRUPT_MAX: usize = 1 << 12;
 /// Times are stored in steps of this many milliseconds.
 const SEEN_STEP_MS: u64 = 16;
 
@@ -57,6 +57,14 @@ pub struct Catalog {
     pub listed: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
+}
+
+/// How much is remembered beside the index.
+#[cfg(feature = "simulate")]
+#[derive(Clone, Copy, Debug)]
+pub struct CatalogLengths {
+    pub absent: usize,
+    pub corrupt: usize,
 }
 
 /// An object that failed its checks.
@@ -118,6 +126,12 @@ impl Catalog {
             fresh_hit_max,
             fresh_miss_max,
         }
+    }
+
+    /// How much is remembered beside the index.
+    #[cfg(feature = "simulate")]
+    pub fn lengths(&self) -> CatalogLengths {
+        CatalogLengths { absent: self.absent.len(), corrupt: self.corrupt.len() }
     }
 
     /// The raw length of a chunk of which a listing shows `listed` bytes, and the raw length `len`
