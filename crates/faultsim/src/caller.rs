@@ -1,19 +1,27 @@
 //! What a caller of a tier does: saves, loads, lookups with holds, removes; and what each result must
 //! be.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtier_core::{Ctx, Hold, Load, Loaded, Mode, Presence, Save, Saved, Tier};
+use kvtier_core::{
+    Ctx, Error, Hold, Load, Loaded, LookedUp, MissReason, Mode, Presence, Save, Saved, Tier,
+};
 use kvtier_mem::{Arena, ArenaConfig};
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::model::{self, Model};
+use crate::fleet::node::PREFIX;
+use crate::holds::{HeldChunk, HeldIn};
 use crate::host::Host;
 use crate::world::World;
 
 /// How much later than its deadline an operation may end: timers have steps of a millisecond.
 const LATE_MAX: Duration = Duration::from_millis(5);
+
+/// For how long lookups hold what they find.
+const HOLDS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(10)];
 
 /// What callers have in common.
 #[derive(Debug)]
@@ -21,16 +29,34 @@ pub struct Common {
     pub world: Arc<World>,
     pub arena: Arena,
     model: Mutex<Model>,
+    /// When each tier, by its address, last stored a chunk.
+    stored: Mutex<BTreeMap<usize, Duration>>,
 }
 
 impl Common {
     pub fn new(world: &Arc<World>, arena_bytes: usize) -> Self {
         let arena = Arena::new(ArenaConfig::heap(arena_bytes)).expect("memory for the callers");
-        Common { world: Arc::clone(world), arena, model: Mutex::new(Model::new()) }
+        let (model, stored) = (Mutex::new(Model::new()), Mutex::default());
+        Common { world: Arc::clone(world), arena, model, stored }
     }
 
     pub fn model(&self) -> MutexGuard<'_, Model> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stored(&self) -> MutexGuard<'_, BTreeMap<usize, Duration>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of a chunk's object in the bucket.
+    pub fn object(&self, n: u64) -> String {
+        let hex = self.model().key(n).digest().to_hex();
+        format!("{PREFIX}/{}/{hex}", &hex[..2])
+    }
+
+    pub fn is_in_bucket(&self, n: u64) -> bool {
+        let object = self.object(n);
+        self.world.lock().bucket.objects.contains_key(&object)
     }
 }
 
@@ -42,16 +68,18 @@ pub struct Caller<'a> {
     /// `None` while it is down.
     pub tier: Option<Arc<dyn Tier>>,
     pub timeout: Duration,
-    /// The machine whose process it is part of, where that may be stopped.
-    pub host: Option<Arc<Host>>,
+    /// The machine whose process it is part of.
+    host: Arc<Host>,
 }
 
-impl Caller<'_> {
-    /// An operation begins as soon as the process runs.
-    async fn may_begin(&self) {
-        if let Some(host) = &self.host {
-            host.runs().await;
-        }
+impl<'a> Caller<'a> {
+    pub fn new(
+        common: &'a Common,
+        host: Arc<Host>,
+        tier: Option<Arc<dyn Tier>>,
+        timeout: Duration,
+    ) -> Self {
+        Caller { common, name: host.name().to_owned(), tier, timeout, host }
     }
 
     fn ctx(&self) -> Ctx {
@@ -66,16 +94,18 @@ impl Caller<'_> {
         world.event(format_args!("{name} {op}: {result}"));
         let took = began.elapsed();
         // In a process that was stopped it ends when that goes on.
-        let since_stop = self.host.as_ref().map(|host| world.elapsed() - host.went_on());
-        if took > self.timeout + LATE_MAX && since_stop.is_none_or(|passed| passed > LATE_MAX) {
+        let since_stop = world.elapsed() - self.host.went_on();
+        let was_stopped = self.host.went_on() > Duration::ZERO && since_stop <= LATE_MAX;
+        if took > self.timeout + LATE_MAX && !was_stopped {
             world.finding("deadline", format!("{op} on {name} took {took:?}: {result}"));
         }
     }
 
-    /// Saves; whether the tier answered without an error.
-    pub async fn save(&self, numbers: &[u64]) -> bool {
-        let Some(tier) = &self.tier else { return false };
-        self.may_begin().await;
+    /// Saves. No result while the machine is down.
+    pub async fn save(&self, numbers: &[u64]) -> Vec<Result<Saved, Error>> {
+        let Some(tier) = &self.tier else { return Vec::new() };
+        // An operation begins as soon as the process runs.
+        self.host.runs().await;
         let ops = {
             let mut model = self.common.model();
             numbers.iter().for_each(|n| model.save_begins(*n));
@@ -93,14 +123,23 @@ impl Caller<'_> {
         numbers.iter().for_each(|n| self.common.model().save_ended(*n, now));
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("save {numbers:?}"), began, &results.join(", "));
-        done.iter()
-            .all(|done| matches!(&done.result, Ok(Saved::Stored | Saved::Present | Saved::Shed(_))))
+        if done.iter().any(|done| matches!(done.result, Ok(Saved::Stored))) {
+            self.common.stored().insert(address(tier), now);
+        }
+        done.into_iter().map(|done| done.result).collect()
     }
 
-    /// Loads; whether the tier answered without an error, and how many hits there were.
-    pub async fn load(&self, numbers: &[u64]) -> (bool, usize) {
-        let Some(tier) = &self.tier else { return (false, 0) };
-        self.may_begin().await;
+    /// Whether the tier stored a chunk since then, of whichever caller.
+    pub fn has_stored_since(&self, since: Duration) -> bool {
+        let stored = self.common.stored();
+        let last = self.tier.as_ref().and_then(|tier| stored.get(&address(tier)));
+        last.is_some_and(|last| *last > since)
+    }
+
+    /// Loads. No result while the machine is down.
+    pub async fn load(&self, numbers: &[u64]) -> Vec<Result<Loaded, Error>> {
+        let Some(tier) = &self.tier else { return Vec::new() };
+        self.host.runs().await;
         let (ops, removed): (Vec<Load>, Vec<_>) = {
             let model = self.common.model();
             let lease =
@@ -115,10 +154,8 @@ impl Caller<'_> {
         let done = tier.load(&self.ctx(), ops).await;
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("load {numbers:?}"), began, &results.join(", "));
-        let mut hits = 0;
         for ((n, done), removed) in numbers.iter().zip(&done).zip(removed) {
             let Ok(Loaded::Hit { len }) = done.result else { continue };
-            hits += 1;
             let lease = done.op.into.first().and_then(|lease| lease.as_host());
             if lease.and_then(|bytes| bytes.get(..len as usize)) != Some(&model::bytes(*n)[..]) {
                 self.finding("wrong bytes", format!("load of {n}"));
@@ -127,38 +164,98 @@ impl Caller<'_> {
                 self.finding("removed", format!("load of {n}, which was removed, is a hit"));
             }
         }
-        let good =
-            |result: &Result<Loaded, _>| matches!(result, Ok(Loaded::Hit { .. } | Loaded::Miss(_)));
-        (done.iter().all(|done| good(&done.result)), hits)
+        done.into_iter().map(|done| done.result).collect()
     }
 
+    /// Looks up with a hold, waits, loads what is held, and releases it.
     pub async fn lookup(&self, numbers: &[u64]) {
         let Some(tier) = &self.tier else { return };
-        self.may_begin().await;
-        let keys = numbers.iter().map(|n| self.common.model().key(*n)).collect();
-        let began = Instant::now();
-        let hold = Hold::For(Duration::from_secs(3));
-        let found = tier.lookup(&self.ctx(), keys, Mode::Each, hold).await;
+        self.host.runs().await;
+        let (keys, removed): (Vec<_>, Vec<_>) = {
+            let model = self.common.model();
+            let op = |n: &u64| (model.key(*n), model.is_removed_by(*n, &self.name));
+            numbers.iter().map(op).unzip()
+        };
+        let world = &self.common.world;
+        let (began, began_at) = (Instant::now(), world.elapsed());
+        let term = HOLDS[world.below(HOLDS.len() as u64) as usize];
+        let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::For(term)).await;
         let result = match &found {
             Ok(found) => {
-                let wrong = found.found.iter().zip(numbers).find(|(presence, n)| {
-                    matches!(presence, Presence::Hit { len } if *len != model::len(**n) as u64)
-                });
-                if let Some((presence, n)) = wrong {
-                    self.finding("wrong length", format!("lookup of {n} found {presence:?}"));
-                }
+                self.look_at_found(numbers, found, removed);
                 format!("{:?}", found.found)
             }
             Err(e) => format!("{:?}", e.kind()),
         };
         self.ended(&format!("lookup {numbers:?}"), began, &result);
-        sleep(self.common.world.between_ms(10, 1000)).await;
-        found.ok().and_then(|found| found.hold).into_iter().for_each(|hold| tier.release(hold));
+        let wait = world.between_ms(10, term.as_millis() as u64 / 3);
+        let Ok(found) = found else { return sleep(wait).await };
+        let held = self.held(numbers, &found, began_at + term);
+        sleep(wait).await;
+        self.look_at_held(held, began_at, began_at + term).await;
+        found.hold.into_iter().for_each(|hold| tier.release(hold));
+    }
+
+    /// What a lookup found has its length, is held, and was not removed before it by this process.
+    fn look_at_found(&self, numbers: &[u64], found: &LookedUp, removed: Vec<Option<u64>>) {
+        for ((n, presence), removed) in numbers.iter().zip(&found.found).zip(removed) {
+            let Presence::Hit { len } = presence else { continue };
+            if *len != model::len(*n) as u64 {
+                self.finding("wrong length", format!("lookup of {n} found {presence:?}"));
+            }
+            if removed.is_some() && removed == self.common.model().is_removed_by(*n, &self.name) {
+                self.finding("removed", format!("lookup of {n}, which was removed, is a hit"));
+            }
+            if found.hold.is_none() {
+                self.finding("hold", format!("lookup of {n} is a hit without a hold"));
+            }
+        }
+    }
+
+    /// The chunks that a lookup found and holds. Their objects are watched from now on.
+    fn held(&self, numbers: &[u64], found: &LookedUp, until: Duration) -> Vec<HeldChunk> {
+        let world = &self.common.world;
+        let mut held = Vec::new();
+        for (at, n) in numbers.iter().enumerate().filter(|(at, _)| found.found[*at].is_hit()) {
+            let place = HeldIn::of(found.tier_of(at));
+            let mut watched = None;
+            if matches!(place, HeldIn::Bucket | HeldIn::BucketOfStack) {
+                let object = self.common.object(*n);
+                let (mut state, now) = (world.lock(), world.elapsed());
+                // The answer may be older than the delete of another node.
+                if !state.bucket.objects.contains_key(&object) {
+                    continue;
+                }
+                watched = Some(state.watched.watch(object, &self.name, now, until));
+            }
+            held.push(HeldChunk { n: *n, place, watched });
+        }
+        held
+    }
+
+    /// Loads chunks that are held until `until`: they are hits, unless another process deleted them or a
+    /// fault since `since` took them.
+    async fn look_at_held(&self, held: Vec<HeldChunk>, since: Duration, until: Duration) {
+        let world = &self.common.world;
+        let numbers: Vec<u64> = held.iter().map(|chunk| chunk.n).collect();
+        let loaded = if held.is_empty() { Vec::new() } else { self.load(&numbers).await };
+        // A hold of a process that ended has ended with it.
+        let is_held = world.elapsed() < until && !self.host.is_killed();
+        for (at, chunk) in held.into_iter().enumerate() {
+            let is_there = chunk.watched.is_none_or(|number| world.lock().watched.end(number));
+            let Some(Ok(Loaded::Miss(reason))) = loaded.get(at) else { continue };
+            let failed = world.lock().failed_until;
+            let is_excused = failed.excuses(chunk.place, since, *reason == MissReason::Corrupt);
+            if is_held && is_there && !is_excused {
+                let HeldChunk { n, place, .. } = chunk;
+                self.finding("hold", format!("{n}, held in {place:?}, is a miss: {reason:?}"));
+            }
+        }
     }
 
     pub async fn remove(&self, n: u64) {
         let Some(tier) = &self.tier else { return };
-        self.may_begin().await;
+        self.host.runs().await;
         let now = self.common.world.elapsed();
         let (key, begun) = {
             let model = self.common.model();
@@ -172,7 +269,7 @@ impl Caller<'_> {
         );
         self.ended(&format!("remove {n}"), began, &result);
         if removed.is_ok_and(|removed| removed.held == 0) {
-            self.common.model().removed(n, begun);
+            self.common.model().removed_by(n, begun, &self.name);
         }
     }
 
@@ -181,8 +278,22 @@ impl Caller<'_> {
     }
 }
 
+fn address(tier: &Arc<dyn Tier>) -> usize {
+    Arc::as_ptr(tier).cast::<()>().addr()
+}
+
+/// Whether the only chunk of a load is a hit.
+pub fn is_hit(results: &[Result<Loaded, Error>]) -> bool {
+    matches!(results, [Ok(Loaded::Hit { .. })])
+}
+
+/// Whether the only chunk of a save is there now.
+pub fn is_stored(results: &[Result<Saved, Error>]) -> bool {
+    matches!(results, [Ok(Saved::Stored | Saved::Present)])
+}
+
 /// A result in few words, which are the same in each run.
-fn short<T: std::fmt::Debug>(result: &Result<T, kvtier_core::Error>) -> String {
+fn short<T: std::fmt::Debug>(result: &Result<T, Error>) -> String {
     match result {
         Ok(good) => format!("{good:?}"),
         Err(e) => format!("{:?}", e.kind()),

@@ -27,6 +27,8 @@ pub struct Conditions {
     pub pages: u64,
     /// Slow ways to the store, and back: up to two seconds each.
     pub slow: u64,
+    /// Something before the store sends the request twice.
+    pub twice: u64,
 }
 
 /// What happens to one request.
@@ -45,6 +47,8 @@ pub enum Fate {
     Hanging(bool),
     /// The connection closes within the answer.
     CutAnswer,
+    /// It is answered, and takes effect a second time some time later.
+    Twice,
     /// The request does not reach the store, and the answer is this page with 200.
     Page(Page),
 }
@@ -84,6 +88,7 @@ impl Conditions {
             cut_answers: rate(100),
             pages: rate(200),
             slow: rate(300),
+            twice: rate(150),
         }
     }
 
@@ -109,6 +114,7 @@ impl Conditions {
             (self.hanging, hanging),
             (self.cut_answers, Fate::CutAnswer),
             (self.pages, Fate::Page(page)),
+            (self.twice, Fate::Twice),
         ];
         for (rate, fate) in rates {
             if at < rate {
@@ -137,10 +143,10 @@ impl Conditions {
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conditions { is_down, throttled, errors, late_errors, lost_answers, .. } = self;
-        let Conditions { closed, hanging, cut_answers, pages, slow, .. } = self;
+        let Conditions { closed, hanging, cut_answers, pages, slow, twice, .. } = self;
         write!(
             f,
-            "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, pages {pages}, slow {slow}"
+            "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, pages {pages}, slow {slow}, twice {twice}"
         )
     }
 }

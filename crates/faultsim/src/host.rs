@@ -88,6 +88,10 @@ impl Host {
         self.process().is_stopped = !self.is_killed();
     }
 
+    pub fn is_stopped(&self) -> bool {
+        self.process().is_stopped
+    }
+
     /// Its process goes on, if it was stopped.
     pub fn go_on(&self) {
         let waiting = {

@@ -12,10 +12,18 @@ use tokio::time::sleep;
 
 use crate::bucket::http::{Request, Response};
 use crate::conditions::{Fate, Plan};
+use crate::holds::Deletion;
 use crate::host::Host;
+use crate::world::World;
+
+/// How long the background work of a tier waits for a request.
+pub const REQUEST_MAX: Duration = Duration::from_secs(10);
 
 /// How long a request hangs at most before the store closes its connection.
 const HANG_MAX: Duration = Duration::from_secs(120);
+
+/// The longest time until a request takes effect a second time.
+const AGAIN_MAX_MS: u64 = 1000;
 
 /// Bytes on their way in each direction of a connection.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -92,9 +100,11 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
     let world = &host.world;
     let Plan { fate, before, after } = world.plan_request();
     // A node waits for it before it counts what others did.
-    if request.method == "GET" && request.path.contains("/.kvtier/journal/") {
-        world.note_late_journal(host.name(), world.elapsed() + before + after);
+    if request.is_of_journals() {
+        let until = if let Fate::Hanging(_) = fate { REQUEST_MAX } else { before + after };
+        world.note_late_journal(host.name(), world.elapsed() + until);
     }
+    let sent = world.elapsed();
     sleep(before).await;
     let refused = match fate {
         Fate::Throttled => Some(Response::error(503, "SlowDown")),
@@ -103,8 +113,13 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         Fate::Closed | Fate::Hanging(false) => Some(Response::error(0, "")),
         _ => None,
     };
-    let response =
-        refused.unwrap_or_else(|| world.lock().bucket.answer(&request, world.store_ms()));
+    let response = refused.unwrap_or_else(|| {
+        look_at_held(host, &request, sent);
+        world.lock().bucket.answer(&request, world.store_ms())
+    });
+    if fate == Fate::Twice && request.changes_objects() {
+        tokio::spawn(arrive_again(Arc::clone(world), host.name().to_owned(), request.clone()));
+    }
     let name = host.name();
     world.event(format_args!("{name} {request} {fate:?} {}", response.status));
     sleep(after).await;
@@ -124,6 +139,42 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
     let bytes = response.encode(&request.method, world.store_s());
     let len = if fate == Fate::CutAnswer { bytes.len() / 2 } else { bytes.len() };
     stream.write_all(&bytes[..len]).await.is_ok() && fate != Fate::CutAnswer
+}
+
+/// Something before the store sends a request once more.
+async fn arrive_again(world: Arc<World>, name: String, request: Request) {
+    sleep(world.between_ms(1, AGAIN_MAX_MS)).await;
+    {
+        let mut state = world.lock();
+        let (sent, now) = (Duration::ZERO, world.elapsed());
+        // What the process holds by now is not what it asked to delete.
+        for object in state.bucket.deleted_by(&request) {
+            state.watched.deleted(Deletion { name: &object, host: &name, sent, now });
+        }
+    }
+    let response = world.lock().bucket.answer(&request, world.store_ms());
+    world.event(format_args!("again: {name} {request} {}", response.status));
+}
+
+/// A process deletes no object of a chunk that it holds. The request takes effect now.
+fn look_at_held(host: &Host, request: &Request, sent: Duration) {
+    let world = &host.world;
+    let mut broken = Vec::new();
+    {
+        let mut state = world.lock();
+        if state.watched.is_empty() {
+            return;
+        }
+        for name in state.bucket.deleted_by(request) {
+            let (host, now) = (host.name(), world.elapsed());
+            if state.watched.deleted(Deletion { name: &name, host, sent, now }) {
+                broken.push(name);
+            }
+        }
+    }
+    for name in broken {
+        world.finding("hold", format!("{} deletes {name}, which it holds", host.name()));
+    }
 }
 
 /// Takes in what the client sends until it gives up.

@@ -11,6 +11,7 @@ use kvtier_key::Digest;
 
 use crate::bucket::Bucket;
 use crate::conditions::{Conditions, Plan};
+use crate::holds::{FailedUntil, WatchedObjects};
 use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
@@ -38,6 +39,9 @@ pub struct State {
     pub rng: fastrand::Rng,
     pub bucket: Bucket,
     pub conditions: Conditions,
+    /// The objects of chunks that are held.
+    pub watched: WatchedObjects,
+    pub failed_until: FailedUntil,
     /// When the last answer comes that a fault delays, of journals and by node.
     late_journals: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
@@ -66,6 +70,8 @@ impl World {
             rng: fastrand::Rng::with_seed(seed ^ 0x6661_756c_7473_696d),
             bucket: Bucket::default(),
             conditions: Conditions::default(),
+            watched: WatchedObjects::default(),
+            failed_until: FailedUntil::default(),
             late_journals: BTreeMap::new(),
             findings: Vec::new(),
             events: 0,

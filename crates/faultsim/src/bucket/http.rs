@@ -64,6 +64,17 @@ impl Request {
         })
     }
 
+    /// Whether it writes or deletes objects.
+    pub fn changes_objects(&self) -> bool {
+        ["PUT", "DELETE", "POST"].contains(&self.method.as_str())
+    }
+
+    /// Whether it is for a journal, or for a listing of them.
+    pub fn is_of_journals(&self) -> bool {
+        let is_one = |path: &str| path.contains("/.kvtier/journal/");
+        is_one(&self.path) || self.value("prefix").is_some_and(|prefix| is_one(&prefix))
+    }
+
     /// The header of that lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())

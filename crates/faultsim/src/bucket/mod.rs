@@ -51,8 +51,7 @@ impl Bucket {
     /// Carries out a request and answers it, at this time in milliseconds since 1970.
     pub fn answer(&mut self, request: &Request, now_ms: u64) -> Response {
         let path = decode(&request.path);
-        let key = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-        let key = key.map(|(_, key)| key).unwrap_or_default();
+        let key = key_of(&path);
         self.requests.note(request, key);
         match (request.method.as_str(), key) {
             ("HEAD", "") => Response::new(200, Vec::new()),
@@ -67,6 +66,19 @@ impl Bucket {
             }
             _ => Response::error(501, "NotImplemented"),
         }
+    }
+
+    /// The objects that a request deletes.
+    pub fn deleted_by(&self, request: &Request) -> Vec<String> {
+        let mut names = match request.method.as_str() {
+            "DELETE" if request.query.is_empty() => {
+                vec![key_of(&decode(&request.path)).to_owned()]
+            }
+            "POST" if request.has("delete") => texts(&request.body, "Key"),
+            _ => Vec::new(),
+        };
+        names.retain(|name| self.objects.contains_key(name));
+        names
     }
 
     fn put(&mut self, request: &Request, key: &str, now_ms: u64) -> Response {
@@ -86,8 +98,9 @@ impl Bucket {
             headers: request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect(),
         };
         let response = Response::new(200, Vec::new()).with("etag", object.etag.clone());
-        self.remove(key, now_ms);
-        self.chunk_bytes += chunk_bytes(key, &object);
+        // In no listing does an object that is overwritten vanish.
+        let before = self.objects.get(key).map_or(0, |before| chunk_bytes(key, before));
+        self.chunk_bytes = self.chunk_bytes - before + chunk_bytes(key, &object);
         self.chunk_bytes_most = self.chunk_bytes_most.max(self.chunk_bytes);
         if let Some(lag) = &mut self.lag {
             lag.changed(key, Some(object.clone()), now_ms);
@@ -137,6 +150,12 @@ impl Bucket {
         }
         Response::new(200, b"<?xml version=\"1.0\"?><DeleteResult></DeleteResult>".to_vec())
     }
+}
+
+/// The key in a decoded path, which begins with the bucket's name; empty for the bucket itself.
+fn key_of(path: &str) -> &str {
+    let key = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    key.map(|(_, key)| key).unwrap_or_default()
 }
 
 /// The bytes that count for the cap.

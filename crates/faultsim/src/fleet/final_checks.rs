@@ -9,12 +9,18 @@ use kvtier_core::Observe;
 use tokio::time::{Instant, sleep};
 
 use super::model::LONGEST_BYTES;
-use super::node::PREFIX;
+use super::node::Node;
 use super::{CAP_BYTES, Fleet, KEYS, NODES};
+use crate::caller::is_hit;
+use crate::holds::BACK_MAX;
+use crate::own_objects::{journals_are_bounded, says_it_evicts, status_is_right};
+use crate::service::{OPERATION_MAX, ServedAgain, serves_again};
 
-/// Within this time after the last fault a node serves again. A fault lasts for a node until the last
-/// journal object comes that it delays.
-const BACK_MAX: Duration = Duration::from_secs(2);
+/// Within this time after the last fault a node stores a new chunk, in a full bucket, too: a dead evictor is
+/// replaced within two terms of four seconds. Then that one reads what it needs, and deletes.
+pub const STORES_MAX: Duration = Duration::from_secs(12);
+/// A node that counts this number of bytes may be full: two callers save four chunks each.
+const FULL_BYTES: u64 = CAP_BYTES - 8 * LONGEST_BYTES;
 /// The most bytes that the bucket may have at any time. `docs/S3.md`, "Conflicts" and "Budgets": each node
 /// may pass the cap by a twentieth and a chunk, and one that starts may write an eighth of the cap.
 const MOST_BYTES: u64 = CAP_BYTES + CAP_BYTES / 8 + NODES as u64 * (CAP_BYTES / 20 + LONGEST_BYTES);
@@ -27,38 +33,39 @@ const EVICTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Each node saves and loads within the promised time.
 pub async fn service_is_back(fleet: &Arc<Fleet>) {
-    let began = Instant::now();
     let nodes = fleet.nodes().clone();
-    let mut waiting = Vec::new();
-    for node in nodes {
-        let fleet = Arc::clone(fleet);
-        waiting.push(tokio::spawn(async move {
-            // Short: one key may wait for a request of another caller that hangs.
-            let caller = fleet.caller(node, Duration::from_millis(400));
-            let delay = fleet.world.late_journal_left(&caller.name);
-            loop {
-                let n = fleet.world.below(KEYS);
-                if caller.save(&[n]).await && caller.load(&[n]).await.0 {
-                    break;
-                }
-                if began.elapsed() > Duration::from_secs(60) {
-                    break;
-                }
-                sleep(Duration::from_millis(50)).await;
-            }
-            let (took, name) = (began.elapsed(), &caller.name);
-            fleet
-                .world
-                .event(format_args!("{name} serves again after {took:?}, delayed by {delay:?}"));
-            if took > delay + BACK_MAX {
-                let took = took - delay;
-                let what = format!("{name} served again {took:?} after the last fault");
-                fleet.world.finding("service", what);
-            }
-        }));
-    }
+    let serves = |node| tokio::spawn(node_serves(Arc::clone(fleet), node));
+    let waiting: Vec<_> = nodes.into_iter().map(serves).collect();
     for node in waiting {
         drop(node.await);
+    }
+}
+
+/// A node serves within the promised time. It stores new chunks then, or waits for the evictor and stores
+/// them later.
+async fn node_serves(fleet: Arc<Fleet>, node: Node) {
+    let Some(tier) = node.tier.clone() else { return };
+    let caller = fleet.caller(node, OPERATION_MAX);
+    let (world, name) = (&fleet.world, &caller.name);
+    let delay = world.late_journal_left(name);
+    // Or it has not seen what the others wrote.
+    let may_be_full = || {
+        tier.usage().used_bytes.is_some_and(|used| used >= FULL_BYTES)
+            || !tier.has_budget_for(LONGEST_BYTES)
+    };
+    let evicts = fleet.setting.evicts();
+    let again = serves_again(&caller, KEYS, &may_be_full, evicts).await;
+    world.event(format_args!("{name} serves again, delayed by {delay:?}: {again:?}"));
+    let ServedAgain { loaded, saved, stored } = again;
+    for (what, took, max) in [
+        ("loads", loaded, BACK_MAX),
+        ("saves", saved, delay + BACK_MAX),
+        ("stores a new chunk", stored, delay + STORES_MAX),
+    ] {
+        if took > max {
+            let what = format!("{name} {what} {took:?} after the last fault, delayed by {delay:?}");
+            world.finding("service", what);
+        }
     }
 }
 
@@ -83,18 +90,38 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
     if chunks > allowed {
         world.finding("cap", format!("{chunks} bytes in the bucket after {SETTLED:?} of quiet"));
     }
+    let mut evictors = 0;
     for node in fleet.nodes().clone() {
         let Some(tier) = &node.tier else { continue };
+        status_is_right(world, node.host.name(), tier, fleet.setting.evicts());
+        evictors += usize::from(says_it_evicts(tier));
         let (used, name) = (tier.usage().used_bytes, node.host.name());
         if used != Some(chunks) {
             let what = format!("{name} counts {used:?} bytes, and the bucket has {chunks}");
             world.finding("usage", what);
         }
     }
+    if evictors != usize::from(fleet.setting.evicts()) {
+        world.finding("status", format!("{evictors} nodes say that they evict"));
+    }
+    journals_are_bounded(world, fleet.setting.evicts());
     everything_is_served(fleet).await;
     if fleet.setting.evicts() {
         eviction_goes_on(fleet).await;
+        another_evictor_clears_up(fleet).await;
     }
+}
+
+/// Where the evictor dies in a quiet time, the next one deletes the journals of all that its snapshot has.
+async fn another_evictor_clears_up(fleet: &Arc<Fleet>) {
+    sleep(Duration::from_secs(12)).await;
+    let is_evictor = |node: &Node| node.tier.as_deref().is_some_and(says_it_evicts);
+    if let Some(evictor) = fleet.nodes().iter_mut().find(|node| is_evictor(node)) {
+        fleet.world.event(format_args!("the evictor {} ends", evictor.host.name()));
+        evictor.end();
+    }
+    sleep(STORES_MAX + Duration::from_secs(8)).await;
+    journals_are_bounded(&fleet.world, true);
 }
 
 /// A node stores chunks that the bucket lacks: old ones are evicted for them.
@@ -102,14 +129,14 @@ async fn eviction_goes_on(fleet: &Arc<Fleet>) {
     let (world, began) = (&fleet.world, Instant::now());
     let node = fleet.node(world.below(5) as usize);
     let caller = fleet.caller(node, Duration::from_secs(5));
-    let absent: Vec<u64> = (0..KEYS).filter(|n| !is_in_bucket(fleet, *n)).collect();
+    let absent: Vec<u64> = (0..KEYS).filter(|n| !fleet.common.is_in_bucket(*n)).collect();
     let wanted = NEW_CHUNKS.min(absent.len());
     let mut stored = 0;
     while stored < wanted && began.elapsed() < EVICTED_WITHIN {
         for n in &absent {
-            if stored < wanted && !is_in_bucket(fleet, *n) {
+            if stored < wanted && !fleet.common.is_in_bucket(*n) {
                 caller.save(&[*n]).await;
-                stored += usize::from(is_in_bucket(fleet, *n));
+                stored += usize::from(fleet.common.is_in_bucket(*n));
             }
         }
         sleep(Duration::from_millis(200)).await;
@@ -122,21 +149,15 @@ async fn eviction_goes_on(fleet: &Arc<Fleet>) {
     }
 }
 
-fn is_in_bucket(fleet: &Fleet, n: u64) -> bool {
-    let hex = fleet.model().key(n).digest().to_hex();
-    let name = format!("{PREFIX}/{}/{hex}", &hex[..2]);
-    fleet.world.lock().bucket.objects.contains_key(&name)
-}
-
 /// Every chunk of the bucket is a hit on a node.
 async fn everything_is_served(fleet: &Arc<Fleet>) {
     let world = &fleet.world;
     let node = fleet.node(world.below(5) as usize);
     let caller = fleet.caller(node, Duration::from_secs(5));
     for n in 0..KEYS {
-        let is_there = is_in_bucket(fleet, n);
-        let (_, hits) = caller.load(&[n]).await;
-        if is_there && hits == 0 {
+        let is_there = fleet.common.is_in_bucket(n);
+        let is_hit = is_hit(&caller.load(&[n]).await);
+        if is_there && !is_hit {
             world.finding("lost", format!("{n} is in the bucket and not served"));
         }
     }

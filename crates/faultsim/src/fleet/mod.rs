@@ -1,6 +1,6 @@
 //! A fleet of real S3 tiers on one simulated bucket: the setup, the phases of a run, its end.
 
-mod final_checks;
+pub mod final_checks;
 pub mod model;
 mod nemesis;
 pub mod node;
@@ -16,12 +16,12 @@ use kvtier_core::Tier;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use self::model::Model;
 use self::node::Node;
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
 use crate::network;
+use crate::queues::{LOOK_EVERY, look_at_bucket};
 use crate::schedule::Plan;
 use crate::shorten;
 use crate::world::World;
@@ -42,6 +42,8 @@ pub struct Fleet {
     pub world: Arc<World>,
     pub common: Common,
     pub setting: Setting,
+    /// Tiers take few operations at a time.
+    is_narrow: bool,
     nodes: Mutex<Vec<Node>>,
     /// Callers begin nothing more.
     pub is_ending: AtomicBool,
@@ -52,20 +54,16 @@ impl Fleet {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn model(&self) -> MutexGuard<'_, Model> {
-        self.common.model()
-    }
-
     /// A caller of a node.
     pub fn caller(&self, node: Node, timeout: Duration) -> Caller<'_> {
         let tier = node.tier.map(|tier| tier as Arc<dyn Tier>);
-        let (name, host) = (node.host.name().to_owned(), Some(node.host));
-        Caller { common: &self.common, name, tier, timeout, host }
+        Caller::new(&self.common, node.host, tier, timeout)
     }
 
     /// Starts the node at this place, after this number of starts.
     pub fn start(&self, place: usize, restarts: u32) -> Node {
-        Node::start(&self.world, place, restarts, self.setting.evictor(place))
+        let evictor = self.setting.evictor(place);
+        Node::start(&self.world, place, restarts, evictor, self.is_narrow)
     }
 
     /// The node at this place, as it runs now.
@@ -108,6 +106,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         world: Arc::clone(world),
         common: Common::new(world, ARENA_BYTES),
         setting,
+        is_narrow: setting::is_narrow(seed),
         nodes: Mutex::default(),
         is_ending: AtomicBool::new(false),
     });
@@ -117,10 +116,24 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         fleet.nodes().push(node);
     }
     let clients = workload::start(&fleet, NODES);
+    let watch = tokio::spawn(watch_queues(Arc::clone(&fleet)));
     nemesis::run(&fleet, plan.faults, schedule::end(seed)).await;
     // From here on nothing fails.
     final_checks::service_is_back(&fleet).await;
     final_checks::state_is_right(&fleet, stop(clients)).await;
+    watch.abort();
+}
+
+/// Looks at the queues of all nodes that run, for ever.
+async fn watch_queues(fleet: Arc<Fleet>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        for node in fleet.nodes().iter() {
+            if let Some(tier) = &node.tier {
+                look_at_bucket(&fleet.world, node.host.name(), tier);
+            }
+        }
+    }
 }
 
 /// Ends the clients between two operations.

@@ -29,6 +29,8 @@ struct Chunk {
     saves: u64,
     /// The number of saves when it was removed, if none was in flight.
     removed: Option<u64>,
+    /// The process that removed it.
+    removed_by: Option<String>,
 }
 
 /// What was certain when a remove began.
@@ -56,6 +58,7 @@ impl Model {
             late_write_until: Duration::ZERO,
             saves: 0,
             removed: None,
+            removed_by: None,
         });
         Model { keys: keys.collect() }
     }
@@ -93,6 +96,14 @@ impl Model {
         let chunk = &mut self.keys[n as usize];
         let is_certain = begun.is_quiet && begun.saves == chunk.saves;
         chunk.removed = is_certain.then_some(chunk.saves);
+        chunk.removed_by = None;
+    }
+
+    /// The same, by this process: its lookups miss the chunk, too. Those of others may have an older
+    /// answer.
+    pub fn removed_by(&mut self, n: u64, begun: RemoveBegun, process: &str) {
+        self.removed(n, begun);
+        self.keys[n as usize].removed_by = Some(process.to_owned());
     }
 
     /// The machine crashed: names of files that were deleted may be back.
@@ -104,6 +115,12 @@ impl Model {
     pub fn is_removed(&self, n: u64) -> Option<u64> {
         let chunk = &self.keys[n as usize];
         chunk.removed.filter(|saves| *saves == chunk.saves)
+    }
+
+    /// The same, if this process removed it.
+    pub fn is_removed_by(&self, n: u64, process: &str) -> Option<u64> {
+        let chunk = &self.keys[n as usize];
+        self.is_removed(n).filter(|_| chunk.removed_by.as_deref() == Some(process))
     }
 }
 

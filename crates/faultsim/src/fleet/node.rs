@@ -14,6 +14,11 @@ use crate::world::World;
 /// The beginning of all names in the bucket.
 pub const PREFIX: &str = "kv";
 
+/// The interval of journals.
+pub const JOURNAL_EVERY: Duration = Duration::from_secs(2);
+/// The operations and bytes that a narrow tier takes at a time: fewer than the callers have.
+const NARROW: (u32, u64) = (6, 24 << 10);
+
 /// A node as it runs now.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -25,12 +30,21 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn start(world: &Arc<World>, place: usize, restarts: u32, evictor: Evictor) -> Self {
+    pub fn start(
+        world: &Arc<World>,
+        place: usize,
+        restarts: u32,
+        evictor: Evictor,
+        is_narrow: bool,
+    ) -> Self {
         let ahead_ms = world.below(4000).cast_signed() - 2000;
         let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
         world.event(format_args!("start {}, clock {ahead_ms} ms", host.name()));
         let mut config = config(&host);
         config.sync.evictor = evictor;
+        if is_narrow {
+            (config.ops_max, config.inflight_bytes_max) = NARROW;
+        }
         let tier = match S3Tier::open(config) {
             Ok(tier) => Some(Arc::new(tier)),
             Err(e) => {
@@ -44,6 +58,11 @@ impl Node {
     /// Ends the process at once.
     pub fn kill(&mut self) {
         self.host.world.event(format_args!("kill {}", self.host.name()));
+        self.end();
+    }
+
+    /// The same, beside the faults.
+    pub fn end(&mut self) {
         self.host.kill();
         if let Some(tier) = self.tier.take() {
             // Callers still have references; for them the tier is closed.
@@ -55,12 +74,12 @@ impl Node {
 /// The configuration of a tier of this machine.
 pub fn config(host: &Arc<Host>) -> TierConfig {
     let mut client = network::client_config(host);
-    client.deadline = Duration::from_secs(10);
+    client.deadline = network::REQUEST_MAX;
     let mut config = TierConfig::new(client).with_capacity(CAP_BYTES).with_prefix(PREFIX);
     config.bounce_bytes = 1 << 20;
     let mut sync = SyncConfig::default();
     sync.lease_term = Duration::from_secs(4);
-    sync.journal_every = Duration::from_secs(2);
+    sync.journal_every = JOURNAL_EVERY;
     sync.sweep_every = Duration::from_secs(15);
     sync.snapshot_every = Duration::from_secs(10);
     config.sync = sync;

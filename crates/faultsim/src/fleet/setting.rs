@@ -61,6 +61,14 @@ impl Setting {
     }
 }
 
+/// Whether the tiers of this seed take few operations at a time: a fourth of them do.
+pub fn is_narrow(seed: u64) -> bool {
+    let mut rng = setup_rng(seed);
+    rng.u64(..);
+    rng.u64(..);
+    rng.u64(..4) == 0
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

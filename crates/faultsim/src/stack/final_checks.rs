@@ -5,42 +5,67 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvtier_core::Observe;
+use kvtier_core::{Observe, Tier};
 use tokio::time::sleep;
 
-use super::{DEADLINE, HOST_BYTES, KEYS, Machine, Shared};
+use super::node::Node;
+use super::{DEADLINE, HOST_BYTES, KEYS, Machine, Serving, Shared};
+use crate::caller::{Caller, is_hit};
 use crate::fleet::CAP_BYTES;
+use crate::fleet::final_checks::STORES_MAX;
 use crate::fleet::model::LONGEST_BYTES;
-use crate::fleet::node::PREFIX;
+use crate::holds::BACK_MAX;
+use crate::own_objects::{journals_are_bounded, says_it_evicts, status_is_right};
+use crate::queues::bytes_to_be_written;
+use crate::service::{OPERATION_MAX, ServedAgain, serves_again};
 
-/// Within this time after the last fault the stack serves again.
-const BACK_MAX: Duration = Duration::from_secs(2);
+/// A tier of the bucket that counts this number of bytes may be full: callers save four chunks each, and what was
+/// saved waits to be written.
+const FULL_BYTES: u64 = CAP_BYTES - 20 * LONGEST_BYTES;
 /// The most bytes that the bucket may have at any time: each process may pass the cap by a twentieth
 /// and a chunk, and one that starts may write an eighth of the cap.
 const MOST_BYTES: u64 = CAP_BYTES + CAP_BYTES / 8 + CAP_BYTES / 20 + LONGEST_BYTES;
 /// After this time without writes the tiers agree with the bucket and the directory.
 const SETTLED: Duration = Duration::from_secs(40);
 
-/// The stack saves and loads within the promised time.
-pub async fn service_is_back(shared: &Arc<Shared>) {
+/// The stack, its directory and its bucket each save and load within the promised time.
+pub async fn service_is_back(shared: &Arc<Shared>, machine: &Machine) {
+    let Some((node, _)) = &machine.running else { return };
+    let (directory, bucket) = (Arc::clone(&node.directory), Arc::clone(&node.bucket));
+    // That of a killed process evicts until its term ends.
+    let bucket_of = Arc::clone(&bucket);
+    let may_be_full = move || {
+        bucket_of.usage().used_bytes.is_some_and(|used| used >= FULL_BYTES)
+            || !bucket_of.has_budget_for(LONGEST_BYTES)
+    };
+    let never = || false;
+    tokio::join!(
+        tier_serves(shared, "stack", Arc::clone(&node.stack) as Arc<dyn Tier>, &never),
+        tier_serves(shared, "directory", directory as Arc<dyn Tier>, &never),
+        tier_serves(shared, "bucket", bucket as Arc<dyn Tier>, &may_be_full),
+    );
+}
+
+async fn tier_serves(
+    shared: &Arc<Shared>,
+    what: &str,
+    tier: Arc<dyn Tier>,
+    may_be_full: &(dyn Fn() -> bool + Sync),
+) {
+    let Some(Serving { host, .. }) = shared.serving().clone() else { return };
     let world = &shared.world;
-    let began = world.elapsed();
-    loop {
-        let n = world.below(KEYS);
-        // Short: one key may wait for a request of another caller that hangs.
-        let Some(caller) = shared.caller(Duration::from_millis(400)) else { break };
-        if caller.save(&[n]).await && caller.load(&[n]).await.0 {
-            break;
+    let caller = Caller::new(&shared.common, host, Some(tier), OPERATION_MAX);
+    let again = serves_again(&caller, KEYS, may_be_full, true).await;
+    world.event(format_args!("the {what} serves again: {again:?}"));
+    let ServedAgain { loaded, saved, stored } = again;
+    for (does, took, max) in [
+        ("loads", loaded, BACK_MAX),
+        ("saves", saved, BACK_MAX),
+        ("stores a new chunk", stored, STORES_MAX),
+    ] {
+        if took > max {
+            world.finding("service", format!("the {what} {does} {took:?} after the last fault"));
         }
-        if world.elapsed() - began > Duration::from_secs(60) {
-            break;
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
-    let took = world.elapsed() - began;
-    world.event(format_args!("serves again after {took:?}"));
-    if took > BACK_MAX {
-        world.finding("service", format!("served again {took:?} after the last fault"));
     }
 }
 
@@ -87,18 +112,40 @@ pub async fn state_is_right(
             world.finding("usage", what);
         }
     }
+    status_of_all_is_right(shared, node);
+    journals_are_bounded(world, true);
     everything_is_served(shared).await;
+}
+
+/// The status of each tier names no fault that is over, and nothing waits any more.
+fn status_of_all_is_right(shared: &Shared, node: &Node) {
+    let world = &shared.world;
+    status_is_right(world, "the bucket", &node.bucket, true);
+    if !says_it_evicts(&node.bucket) {
+        world.finding("status", "the only node does not say that it evicts".into());
+    }
+    let tiers = [("the stack", node.stack.status()), ("the directory", node.directory.status())];
+    for (name, status) in tiers {
+        let says = |reason: &String, word| {
+            reason.starts_with(word) || reason.contains(&format!(": {word}"))
+        };
+        let is_bad = |reason: &String| says(reason, "read-only: ") || says(reason, "degraded: ");
+        if !status.healthy || status.reasons.iter().any(is_bad) {
+            world.finding("status", format!("{name} is not well: {:?}", status.reasons));
+        }
+    }
+    if let Some(bytes) = bytes_to_be_written(&node.stack).filter(|bytes| *bytes > 0) {
+        world.finding("queue", format!("{bytes} bytes wait after {SETTLED:?} of quiet"));
+    }
 }
 
 /// Every chunk of the bucket is a hit.
 async fn everything_is_served(shared: &Arc<Shared>) {
     for n in 0..KEYS {
-        let hex = shared.common.model().key(n).digest().to_hex();
-        let name = format!("{PREFIX}/{}/{hex}", &hex[..2]);
-        let is_there = shared.world.lock().bucket.objects.contains_key(&name);
+        let is_there = shared.common.is_in_bucket(n);
         let Some(caller) = shared.caller(DEADLINE) else { return };
-        let (_, hits) = caller.load(&[n]).await;
-        if is_there && hits == 0 {
+        let is_hit = is_hit(&caller.load(&[n]).await);
+        if is_there && !is_hit {
             shared.world.finding("lost", format!("{n} is in the bucket and not served"));
         }
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use kvtier::Stack;
 use kvtier_core::Tier;
+use kvtier_s3_tier::S3Tier;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -26,7 +27,9 @@ use self::process::StackProcess;
 use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::medium::{Faults, Journal, Medium};
+use crate::host::Host;
 use crate::network;
+use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_stack};
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
 use crate::world::World;
@@ -54,8 +57,8 @@ struct Shared {
     medium: Arc<Medium>,
     common: Common,
     setup: Setup,
-    /// The stack and the machine's name, while a process runs.
-    stack: Mutex<Option<(Arc<Stack>, String)>>,
+    /// What serves, while a process runs.
+    serving: Mutex<Option<Serving>>,
     started: AtomicU64,
     /// No fault happens any more.
     is_calm: AtomicBool,
@@ -63,21 +66,23 @@ struct Shared {
     is_ending: AtomicBool,
 }
 
+/// The process that runs.
+#[derive(Clone, Debug)]
+struct Serving {
+    stack: Arc<Stack>,
+    bucket: Arc<S3Tier>,
+    host: Arc<Host>,
+}
+
 impl Shared {
-    fn stack(&self) -> MutexGuard<'_, Option<(Arc<Stack>, String)>> {
-        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    fn serving(&self) -> MutexGuard<'_, Option<Serving>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A caller of the stack; `None` while no process runs.
     fn caller(&self, timeout: Duration) -> Option<Caller<'_>> {
-        let (stack, name) = self.stack().clone()?;
-        Some(Caller {
-            common: &self.common,
-            name,
-            tier: Some(stack as Arc<dyn Tier>),
-            timeout,
-            host: None,
-        })
+        let Serving { stack, host, .. } = self.serving().clone()?;
+        Some(Caller::new(&self.common, host, Some(stack as Arc<dyn Tier>), timeout))
     }
 
     fn is_calm(&self) -> bool {
@@ -130,7 +135,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         medium: Arc::new(Medium::new(journal).expect("a directory for the simulation")),
         common: Common::new(world, ARENA_BYTES),
         setup,
-        stack: Mutex::default(),
+        serving: Mutex::default(),
         started: AtomicU64::new(0),
         is_calm: AtomicBool::new(false),
         is_ending: AtomicBool::new(false),
@@ -143,10 +148,23 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     };
     machine.start().await;
     let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(call(Arc::clone(&shared)))).collect();
+    let watch = tokio::spawn(watch_queues(Arc::clone(&shared)));
     nemesis::run(&mut machine, plan.faults).await;
-    final_checks::service_is_back(&shared).await;
+    final_checks::service_is_back(&shared, &machine).await;
     final_checks::state_is_right(&shared, &mut machine, stop(callers)).await;
+    watch.abort();
     machine.end(true).await;
+}
+
+/// Looks at the queues of the process that runs, for ever.
+async fn watch_queues(shared: Arc<Shared>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        if let Some(Serving { stack, bucket, host }) = &*shared.serving() {
+            look_at_stack(&shared.world, host.name(), stack, HOST_BYTES);
+            look_at_bucket(&shared.world, host.name(), bucket);
+        }
+    }
 }
 
 /// Ends the callers between two operations.
@@ -183,6 +201,7 @@ impl Machine {
             if attempt == TRIES_MAX {
                 world.event(format_args!("the medium is well"));
                 shared.medium.set_faults(Faults::default());
+                world.lock().failed_until.medium = world.elapsed();
             }
             let number = shared.started.fetch_add(1, Ordering::Relaxed) + 1;
             let was_calm = shared.is_calm();
@@ -194,8 +213,8 @@ impl Machine {
             let error = match opened {
                 Ok(node) => {
                     self.bytes_max = DIR_BYTES;
-                    let name = host.name().to_owned();
-                    *shared.stack() = Some((Arc::clone(&node.stack), name));
+                    let (stack, bucket) = (Arc::clone(&node.stack), Arc::clone(&node.bucket));
+                    *shared.serving() = Some(Serving { stack, bucket, host });
                     return self.running = Some((node, running));
                 }
                 Err(error) => error,
@@ -218,7 +237,7 @@ impl Machine {
 
     /// Ends the process, which was killed or is closed.
     async fn end(&mut self, is_well: bool) {
-        *self.shared.stack() = None;
+        *self.shared.serving() = None;
         if let Some((node, running)) = self.running.take() {
             node::end(node, running, is_well).await;
         }
@@ -232,6 +251,7 @@ impl Machine {
             Err(e) => panic!("the simulated crash failed: {e}"),
         }
         self.shared.common.model().forget_removed();
+        world.lock().failed_until.has_crashed = true;
         self.has_crashed = true;
         self.bytes_max = self.shared.medium.chunk_bytes().max(DIR_BYTES);
     }

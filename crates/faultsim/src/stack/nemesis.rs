@@ -12,6 +12,7 @@ use super::schedule::{FAULTS, Fault, What};
 use crate::conditions::Conditions;
 use crate::directory::medium::Faults;
 use crate::schedule::{Edge, moments};
+use crate::world::World;
 
 /// How long a process lives on that is to be killed in some calls and makes fewer.
 const KILL_WITHIN: Duration = Duration::from_secs(2);
@@ -48,8 +49,11 @@ async fn begin(machine: &mut Machine, what: &What) {
             machine.crash(&mut Rng::with_seed(*draws));
             start_after(machine, *pause).await;
         }
+        What::Stopped => stop(machine),
         What::Closed => {
             machine.shared.world.event(format_args!("the stack is closed"));
+            // It closes itself.
+            go_on(machine);
             end_hang(machine);
             machine.end(false).await;
             machine.start().await;
@@ -62,6 +66,7 @@ fn end(machine: &Machine, what: &What) {
         What::Conditions(_) => set_conditions(machine, Conditions::default()),
         What::Medium(_) => change_medium(machine, Faults::default()),
         What::Partitioned => set_partitioned(machine, false),
+        What::Stopped => go_on(machine),
         _ => {}
     }
 }
@@ -69,7 +74,9 @@ fn end(machine: &Machine, what: &What) {
 fn set_conditions(machine: &Machine, conditions: Conditions) {
     let world = &machine.shared.world;
     world.event(format_args!("conditions: {conditions}"));
-    world.lock().conditions = conditions;
+    let mut state = world.lock();
+    state.conditions = conditions;
+    state.failed_until.requests = failed_until(world, !conditions.are_good());
 }
 
 /// Cuts the machine from the store, or connects it. A process that starts meanwhile is connected.
@@ -77,6 +84,23 @@ fn set_partitioned(machine: &Machine, partitioned: bool) {
     let Some(process) = machine.process() else { return };
     machine.shared.world.event(format_args!("partitioned {partitioned}"));
     process.host.set_partitioned(partitioned);
+    let world = &machine.shared.world;
+    world.lock().failed_until.network = failed_until(world, partitioned);
+}
+
+fn stop(machine: &Machine) {
+    let Some(process) = machine.process() else { return };
+    machine.shared.world.event(format_args!("stop {}", process.host.name()));
+    process.host.stop();
+}
+
+/// The process goes on, if it was stopped.
+fn go_on(machine: &Machine) {
+    let Some(process) = machine.process().filter(|process| process.host.is_stopped()) else {
+        return;
+    };
+    machine.shared.world.event(format_args!("{} goes on", process.host.name()));
+    process.host.go_on();
 }
 
 fn jump(machine: &Machine, ahead_ms: i64) {
@@ -88,6 +112,13 @@ fn jump(machine: &Machine, ahead_ms: i64) {
 fn change_medium(machine: &Machine, faults: Faults) {
     machine.shared.world.event(format_args!("{faults:?}"));
     machine.shared.medium.set_faults(faults);
+    let world = &machine.shared.world;
+    world.lock().failed_until.medium = failed_until(world, !faults.are_none());
+}
+
+/// For how long a part failed that fails now, or does no more.
+fn failed_until(world: &World, fails: bool) -> Duration {
+    if fails { Duration::MAX } else { world.elapsed() }
 }
 
 /// Nothing else would: the end of a process is waited for, and it waits for its transfers. Those of a

@@ -98,6 +98,8 @@ impl StackProcess {
     /// Runs what is due, for ever.
     pub async fn run_jobs(self: Arc<Self>) {
         loop {
+            // A process that is stopped runs none of them.
+            self.host.runs().await;
             let now = self.world().elapsed();
             let (due, next) = {
                 let mut jobs = self.jobs();

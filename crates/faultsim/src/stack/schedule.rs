@@ -27,6 +27,8 @@ pub enum What {
     Killed { calls: u64, pause: Duration },
     /// The same, and in between the machine loses power. What is kept is drawn from a number.
     Crash { calls: u64, pause: Duration, draws: u64 },
+    /// The process that runs is stopped, and goes on at the end.
+    Stopped,
     /// The stack is closed, and another process starts.
     Closed,
 }
@@ -39,7 +41,7 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
     while at < FAULTS {
         let (calls, pause) = (rng.u64(..60), between_ms(rng, 10, 1500));
         let mut lasts = Duration::ZERO;
-        let what = match rng.u64(..14) {
+        let what = match rng.u64(..15) {
             0..2 => What::Conditions(Conditions::storm(rng)),
             2 => What::Conditions(Conditions { is_down: true, ..Conditions::default() }),
             3..5 => What::Conditions(Conditions::default()),
@@ -50,6 +52,10 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
             7 => What::Clock { ahead_ms: rng.i64(-3_600_000..3_600_000) },
             8..10 => What::Medium(Faults::drawn(rng)),
             10..12 => What::Killed { calls, pause },
+            13 => {
+                lasts = between_ms(rng, 200, 12_000).min(FAULTS - at);
+                What::Stopped
+            }
             12 => What::Crash { calls, pause, draws: rng.u64(..) },
             _ => What::Closed,
         };
@@ -77,6 +83,7 @@ impl fmt::Display for What {
             What::Crash { calls, .. } => {
                 write!(f, "the process is killed after {calls} calls, and the machine loses power")
             }
+            What::Stopped => write!(f, "the process is stopped"),
             What::Closed => write!(f, "the stack is closed, and another process starts"),
         }
     }
