@@ -25,6 +25,7 @@ const SEEDS_AT_ONCE: u64 = 25;
 
 pub fn run(args: &mut Args) -> Result<()> {
     let with_defects = args.flag("--defects");
+    let twice = args.flag("--repeat");
     let seeds = args.number("--seeds")?.unwrap_or(if with_defects { 1000 } else { 100 });
     let scope = args.value("--scope")?;
     args.end()?;
@@ -36,6 +37,11 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some(scope) if SCOPES.contains(&scope.as_str()) => vec![scope.as_str()],
         Some(scope) => bail!("no scope '{scope}'; there are: {}", SCOPES.join(", ")),
     };
+    if twice {
+        repeat_optimised(&scopes, seeds)?;
+        println!("{seeds} seeds of {} run the same in two processes", scopes.join(", "));
+        return Ok(());
+    }
     run_optimised(&scopes, seeds)?;
     println!("{seeds} seeds of {} break no promise", scopes.join(", "));
     Ok(())
@@ -48,39 +54,67 @@ pub fn run_optimised(scopes: &[&str], seeds: u64) -> Result<u64> {
     run_seeds(&target_dir().join("release/examples/seeds"), &scopes)
 }
 
+/// The same in two processes each, which must print the same.
+fn repeat_optimised(scopes: &[&str], seeds: u64) -> Result<()> {
+    Cmd::new("cargo build --release --locked -p kvtier-faultsim --example seeds").run()?;
+    let scopes: Vec<_> = scopes.iter().map(|scope| (*scope, seeds)).collect();
+    let parts = parts(&target_dir().join("release/examples/seeds"), &scopes, "run");
+    let failed = run_on_all_cores(&parts, &|cmd| {
+        let (one, two) = (cmd.try_read()?.1, cmd.try_read()?.1);
+        let differs = one.lines().zip(two.lines()).find(|(one, two)| one != two);
+        Ok(match differs {
+            None => (one == two && !one.is_empty(), "another number of seeds".to_owned()),
+            Some((one, two)) => (false, format!("{one}\n{two}")),
+        })
+    });
+    none_failed(&failed, parts.len())
+}
+
 /// Runs the given number of seeds of each scope, from 0 on, on all cores. Prints what breaks a promise, which is
 /// an error. Returns how many runs there were.
 pub fn run_seeds(program: &Path, scopes: &[(&str, u64)]) -> Result<u64> {
+    let parts = parts(program, scopes, "findings");
+    let begin = Instant::now();
+    let failed = run_on_all_cores(&parts, &Cmd::try_read);
+    none_failed(&failed, parts.len())?;
+    let runs = scopes.iter().map(|(_, seeds)| seeds).sum();
+    println!("{runs} runs took {:.0} s", begin.elapsed().as_secs_f64());
+    Ok(runs)
+}
+
+/// The commands that run the given number of seeds of each scope, from 0 on.
+fn parts(program: &Path, scopes: &[(&str, u64)], mode: &str) -> Vec<Cmd> {
     let mut parts = Vec::new();
     for (scope, seeds) in scopes.iter().copied() {
         for from in (0..seeds).step_by(SEEDS_AT_ONCE as usize) {
             let to = seeds.min(from + SEEDS_AT_ONCE);
             let cmd = Cmd::new("").arg(program.display().to_string());
             let cmd = cmd.args([from.to_string(), to.to_string()]);
-            parts.push(cmd.args(["findings", scope]));
+            parts.push(cmd.args([mode, scope]));
         }
     }
-    println!("$ {} FROM TO findings SCOPE, {} times", program.display(), parts.len());
-    let begin = Instant::now();
-    let failed = run_on_all_cores(&parts);
+    println!("$ {} FROM TO {mode} SCOPE, {} times", program.display(), parts.len());
+    parts
+}
+
+fn none_failed(failed: &[String], parts: usize) -> Result<()> {
     match failed.first() {
-        None => {
-            let runs = scopes.iter().map(|(_, seeds)| seeds).sum();
-            println!("{runs} runs took {:.0} s", begin.elapsed().as_secs_f64());
-            Ok(runs)
-        }
-        Some(first) => bail!("{} of {} parts failed, as `{first}`", failed.len(), parts.len()),
+        None => Ok(()),
+        Some(first) => bail!("{} of {parts} parts failed, as `{first}`", failed.len()),
     }
 }
 
-/// Runs each once and shows what those that fail print. Returns which did.
-fn run_on_all_cores(cmds: &[Cmd]) -> Vec<String> {
+/// Runs each and shows what those that fail print. Returns which did.
+fn run_on_all_cores(
+    cmds: &[Cmd],
+    read: &(dyn Fn(&Cmd) -> Result<(bool, String)> + Sync),
+) -> Vec<String> {
     let queue = Mutex::new(cmds.iter());
     let failed = Mutex::new(Vec::new());
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let run = || {
         while let Some(cmd) = next() {
-            let said = match cmd.try_read() {
+            let said = match read(cmd) {
                 Ok((true, _)) => continue,
                 Ok((false, said)) => said,
                 Err(error) => format!("{error:#}"),
@@ -140,7 +174,7 @@ mod tests {
         let sh = |test: &str| Cmd::new("sh -c").arg(test);
         let ends = ["exit 0", "exit 1", "exit 0", "kill -9 $$", "exit 0"].map(sh);
         let scopes = [("one", 60), ("two", 10)];
-        let mut failed = run_on_all_cores(&ends);
+        let mut failed = run_on_all_cores(&ends, &Cmd::try_read);
         failed.sort();
         assert_eq!(failed, [ends[1].to_string(), ends[3].to_string()]);
         assert_eq!(run_seeds(Path::new("true"), &scopes).unwrap(), 70);

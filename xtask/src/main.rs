@@ -71,8 +71,9 @@ Usage: cargo xtask <step> [options]
            [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint]
            [--table uploads|large-gets] [--realtime]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
-  faultsim [--seeds 100] [--scope fleet|directory|layouts|stack] [--defects]
-                                     seeds of the fault simulator; --defects puts each known defect into a copy of the last
+  faultsim [--seeds 100] [--scope fleet|directory|layouts|stack] [--repeat] [--defects]
+                                     seeds of the fault simulator; --repeat runs each in two processes, which must do the
+                                     same; --defects puts each known defect into a copy of the last
                                      commit and runs seeds until one finds it
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one

@@ -4,9 +4,12 @@ use std::io::Read;
 
 use kvtier_key::Digest;
 
-/// 32 bytes of the system's random source. If that cannot be read, they derive from the standard
+/// 32 bytes of the system's random source; those of a simulated process are seeded. If that cannot be read, they derive from the standard
 /// library's hash keys, which the system made too.
 pub fn random_bytes() -> [u8; 32] {
+    if let Some(seeded) = kvtier_os::random_bytes() {
+        return seeded;
+    }
     let mut bytes = [0; 32];
     // A file and no system call, so that this crate needs neither `unsafe` nor another library.
     if File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).is_ok() {

@@ -47,6 +47,8 @@ pub struct State {
     pub findings: Vec<Finding>,
     pub events: u64,
     digest: [u8; 32],
+    /// What becomes part of the digest with the next event.
+    noted: String,
     line: String,
     /// The digest before an event and its line, kept for its memory.
     digested: Vec<u8>,
@@ -76,6 +78,7 @@ impl World {
             findings: Vec::new(),
             events: 0,
             digest: [0; 32],
+            noted: String::new(),
             line: String::new(),
             digested: Vec::new(),
             trace: traced.then(Vec::new),
@@ -131,6 +134,17 @@ impl World {
         self.lock().event(at, what);
     }
 
+    /// Records what is no event of its own: it becomes part of the digest alone.
+    pub fn note(&self, what: fmt::Arguments<'_>) {
+        use fmt::Write as _;
+        let _ = writeln!(self.lock().noted, "{what}");
+    }
+
+    /// The same for what is frequent.
+    pub fn note_letter(&self, letter: char) {
+        self.lock().noted.push(letter);
+    }
+
     /// Records a broken promise.
     pub fn finding(&self, kind: &'static str, what: String) {
         let at = self.elapsed();
@@ -172,9 +186,12 @@ impl World {
         self.lock().late_journals.get(node).copied().unwrap_or_default().saturating_sub(now)
     }
 
-    /// The digest of all events so far, in hex.
+    /// The digest of all events and notes so far, in hex.
     pub fn digest(&self) -> String {
-        Digest(self.lock().digest).to_hex()
+        let mut state = self.lock();
+        state.line.clear();
+        state.digest_line();
+        Digest(state.digest).to_hex()
     }
 
     /// The report of a run that has ended.
@@ -202,13 +219,22 @@ impl State {
         self.line.clear();
         write_ms(&mut self.line, at);
         let _ = write!(self.line, " {what}");
-        self.digested.clear();
-        self.digested.extend_from_slice(&self.digest);
-        self.digested.extend_from_slice(self.line.as_bytes());
-        self.digest = Digest::derive("kvtier faultsim event", &self.digested).0;
+        self.digest_line();
         if let Some(trace) = &mut self.trace {
             trace.push(self.line.clone());
         }
+    }
+
+    /// Brings the line, what was noted before it and the state of the random numbers into the digest: who draws
+    /// a number more has another one.
+    fn digest_line(&mut self) {
+        self.digested.clear();
+        self.digested.extend_from_slice(&self.digest);
+        self.digested.extend_from_slice(&self.rng.get_seed().to_le_bytes());
+        self.digested.extend_from_slice(self.noted.as_bytes());
+        self.digested.extend_from_slice(self.line.as_bytes());
+        self.noted.clear();
+        self.digest = Digest::derive("kvtier faultsim event", &self.digested).0;
     }
 }
 
@@ -223,6 +249,25 @@ fn write_ms(line: &mut String, at: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_notes_and_draws_are_in_the_digest() {
+        let digest = |what: fn(&World)| {
+            let world = World::with_own_time(7, false);
+            what(&world);
+            world.digest()
+        };
+        let all = [
+            digest(|_| {}),
+            digest(|world| world.event(format_args!("one"))),
+            digest(|world| world.event(format_args!("two"))),
+            digest(|world| world.note(format_args!("one"))),
+            digest(|world| world.note(format_args!("two"))),
+            digest(|world| assert!(world.below(9) < 9)),
+        ];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+        assert_eq!(all[3], digest(|world| world.note(format_args!("one"))));
+    }
 
     #[test]
     fn times_are_milliseconds_with_three_digits() {

@@ -24,8 +24,8 @@ pub enum Call<'a> {
     RemoveTree(Name<'a>),
     /// A name is looked up, or a directory is listed.
     Look(Name<'a>),
-    /// Bytes are written to an open file.
-    Write(BorrowedFd<'a>),
+    /// Bytes are written to an open file. After it these are the bytes that were written.
+    Write(Write<'a>),
     /// The length of an open file is set.
     SetLen(BorrowedFd<'a>),
     /// Space is allocated for an open file.
@@ -38,6 +38,17 @@ pub enum Call<'a> {
     SyncAll,
     /// An open file is locked, unless that would have to wait.
     Lock(BorrowedFd<'a>),
+}
+
+/// Bytes that are written to an open file.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// From where on; `None` where the file stands, or at its end.
+    pub at: Option<u64>,
+    /// What is written.
+    pub bytes: &'a [u8],
 }
 
 /// A path, which may be relative to an open directory.

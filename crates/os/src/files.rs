@@ -1,20 +1,26 @@
 //! Calls on an open file.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use nix::fcntl::FallocateFlags;
 
 use crate::call::Call;
+#[cfg(feature = "simulate")]
+use crate::call::Write;
 use crate::observe::observed;
 
 /// Locks a file, unless another process has it locked: `WouldBlock`.
 #[inline]
 pub fn try_lock(file: &File) -> Result<(), TryLockError> {
-    let locked: Result<_, io::Error> = observed(Call::Lock(file.as_fd()), || Ok(file.try_lock()));
-    locked.map_err(TryLockError::Error)?
+    // As an error: the process sees that it failed.
+    let locked = observed(Call::Lock(file.as_fd()), || file.try_lock().map_err(io::Error::from));
+    locked.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => TryLockError::WouldBlock,
+        _ => TryLockError::Error(error),
+    })
 }
 
 /// Syncs the bytes of a file and its length, or the names in a directory.
@@ -45,8 +51,10 @@ pub fn syncfs(file: impl AsFd) -> nix::Result<()> {
 #[inline]
 pub fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(feature = "simulate")]
-    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
-        return end.and_fail(|part| file.write_all(part));
+    if let Some(process) = crate::simulated::current() {
+        let mut to = &*file;
+        let write = Write { file: file.as_fd(), at: None, bytes };
+        return crate::simulated::write(&*process, write, |part| to.write_all(part));
     }
     file.write_all(bytes)
 }
@@ -55,8 +63,10 @@ pub fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 #[inline]
 pub fn write(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
     #[cfg(feature = "simulate")]
-    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
-        return end.and_fail(|part| file.write_all(part)).map(|()| 0);
+    if let Some(process) = crate::simulated::current() {
+        let write = Write { file: file.as_fd(), at: None, bytes };
+        let written = crate::simulated::write(&*process, write, |part| file.write_all(part));
+        return written.map(|()| bytes.len());
     }
     file.write(bytes)
 }
@@ -65,8 +75,9 @@ pub fn write(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
 #[inline]
 pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     #[cfg(feature = "simulate")]
-    if let Some(end) = crate::simulated::torn(file.as_fd(), bytes)? {
-        return end.and_fail(|part| file.write_all_at(part, at));
+    if let Some(process) = crate::simulated::current() {
+        let write = Write { file: file.as_fd(), at: Some(at), bytes };
+        return crate::simulated::write(&*process, write, |part| file.write_all_at(part, at));
     }
     file.write_all_at(bytes, at)
 }

@@ -2,7 +2,7 @@
 //! or a crash matters.
 //!
 //! Without features each function is the call itself. With the feature `simulate` a thread can be a
-//! simulated process, which sees each call before it is made and after it succeeded.
+//! simulated process, which sees each call before it is made and how it ended.
 //!
 //! ```
 //! let dir = std::env::temp_dir().join(format!("kvtier-os-{}", std::process::id()));
@@ -36,4 +36,4 @@ pub use paths::{
     create_dir, create_dir_all, create_dir_mode, hard_link, open, read_dir, remove_dir,
     remove_dir_all, remove_file, rename, rename_exchange, rename_noreplace, sizes,
 };
-pub use process::{identity, is_simulated, later, now, sleep, wall};
+pub use process::{identity, is_simulated, later, now, random_bytes, sleep, wall};

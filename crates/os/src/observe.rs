@@ -11,13 +11,16 @@ pub fn observed<T, E>(_: Call<'_>, make: impl FnOnce() -> Result<T, E>) -> Resul
 
 /// Makes a call that a simulated process sees, and may let fail.
 #[cfg(feature = "simulate")]
-pub fn observed<T, E: From<nix::Error>>(
+pub fn observed<T, E: From<nix::Error> + crate::simulated::Failure>(
     call: Call<'_>,
     make: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     let Some(process) = crate::simulated::current() else { return make() };
     process.before(call)?;
-    let made = make()?;
-    process.after(call);
-    Ok(made)
+    let made = make();
+    match &made {
+        Ok(_) => process.after(call),
+        Err(error) => process.failed(call, error.number()),
+    }
+    made
 }

@@ -42,6 +42,15 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
+/// Random bytes of a simulated process; `None` for a real one.
+#[inline]
+pub fn random_bytes() -> Option<[u8; 32]> {
+    #[cfg(feature = "simulate")]
+    return crate::simulated::current().map(|process| process.random_bytes());
+    #[cfg(not(feature = "simulate"))]
+    None
+}
+
 /// Lets this thread pause.
 #[inline]
 pub fn sleep(time: Duration) {

@@ -3,11 +3,10 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-pub use crate::call::{Call, Name};
+pub use crate::call::{Call, Name, Write};
 pub use crate::identity::Identity;
 
 /// What a simulated process runs later.
@@ -21,8 +20,11 @@ pub trait Process: Debug {
     /// The call fails with this error.
     fn before(&self, call: Call<'_>) -> Result<(), nix::Error>;
 
-    /// The call succeeded.
+    /// The call succeeded; a write may have failed too, after these bytes.
     fn after(&self, call: Call<'_>);
+
+    /// The call was made, and failed with this error.
+    fn failed(&self, call: Call<'_>, error: nix::Error);
 
     /// How many of these bytes a write brings to the file before it fails; `None` for all.
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)>;
@@ -35,6 +37,9 @@ pub trait Process: Debug {
 
     /// Who it is.
     fn identity(&self) -> Identity;
+
+    /// Random bytes.
+    fn random_bytes(&self) -> [u8; 32];
 
     /// Its time for intervals.
     fn now(&self) -> Instant;
@@ -81,23 +86,44 @@ pub(crate) fn current() -> Option<Rc<dyn Process>> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
-/// A write that ends early.
-pub(crate) struct Torn<'a> {
-    part: &'a [u8],
-    error: nix::Error,
+/// Why a call failed.
+pub(crate) trait Failure {
+    /// Its number.
+    fn number(&self) -> nix::Error;
 }
 
-impl Torn<'_> {
-    pub(crate) fn and_fail(self, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        write(self.part)?;
-        Err(self.error.into())
+impl Failure for nix::Error {
+    fn number(&self) -> nix::Error {
+        *self
     }
 }
 
-/// Lets the simulated process see a write. `Some` where only a part of the bytes is written.
-pub(crate) fn torn<'a>(file: BorrowedFd<'_>, bytes: &'a [u8]) -> io::Result<Option<Torn<'a>>> {
-    let Some(process) = current() else { return Ok(None) };
-    process.before(Call::Write(file))?;
-    let torn = process.written(bytes.len());
-    Ok(torn.map(|(len, error)| Torn { part: &bytes[..len.min(bytes.len())], error }))
+impl Failure for io::Error {
+    fn number(&self) -> nix::Error {
+        match self.raw_os_error() {
+            Some(number) => nix::Error::from_raw(number),
+            None if self.kind() == io::ErrorKind::WouldBlock => nix::Error::EWOULDBLOCK,
+            None => nix::Error::UnknownErrno,
+        }
+    }
+}
+
+/// Makes a write, of which the process may let a part of the bytes arrive before it fails.
+pub(crate) fn write(
+    process: &dyn Process,
+    write: Write<'_>,
+    make: impl FnOnce(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    process.before(Call::Write(write))?;
+    let torn = process.written(write.bytes.len());
+    let len = torn.map_or(write.bytes.len(), |(len, _)| len.min(write.bytes.len()));
+    let part = &write.bytes[..len];
+    let made = make(part);
+    // One that failed may have written a part too.
+    process.after(Call::Write(Write { bytes: part, ..write }));
+    let made = made.and(torn.map_or(Ok(()), |(_, error)| Err(error.into())));
+    if let Err(error) = &made {
+        process.failed(Call::Write(write), error.number());
+    }
+    made
 }

@@ -35,12 +35,35 @@ pub const AES_256_GCM_OVERHEAD: usize = HEADER_LEN + NONCE_LEN + TAG_LEN;
 pub struct Aes256Gcm {
     keys: Arc<Keyring>,
     key_id: u32,
+    #[cfg(feature = "simulate")]
+    nonces: Option<fn() -> [u8; NONCE_LEN]>,
 }
 
 impl Aes256Gcm {
     /// Encrypts with the key `key_id` of `keys`, and decrypts with any of them.
     pub fn new(keys: Arc<Keyring>, key_id: u32) -> Self {
-        Aes256Gcm { keys, key_id }
+        Aes256Gcm {
+            keys,
+            key_id,
+            #[cfg(feature = "simulate")]
+            nonces: None,
+        }
+    }
+
+    /// The same with nonces of a simulation. They protect nothing.
+    #[cfg(feature = "simulate")]
+    #[must_use]
+    pub fn with_simulated_nonces(mut self, nonces: fn() -> [u8; NONCE_LEN]) -> Self {
+        self.nonces = Some(nonces);
+        self
+    }
+
+    fn nonce(&self) -> Result<[u8; NONCE_LEN], Error> {
+        #[cfg(feature = "simulate")]
+        if let Some(nonces) = self.nonces {
+            return Ok(nonces());
+        }
+        cipher::random_nonce()
     }
 }
 
@@ -95,7 +118,7 @@ impl Stage for Aes256Gcm {
         let key_id = self.key_id;
         *header =
             FrameHeader { key_id, ..FrameHeader::new(self.id(), VERSION, raw_len) }.to_bytes();
-        *nonce = cipher::random_nonce()?;
+        *nonce = self.nonce()?;
         let associated_data = join(header, chunk, &mut scratch.associated_data);
         *tag = key.cipher.seal(*nonce, associated_data, raw, ciphertext)?;
         Ok(Some(len))

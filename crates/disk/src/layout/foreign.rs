@@ -146,9 +146,13 @@ impl Foreign {
         Some(Key::new(self.namespace()?.for_key(&id), id))
     }
 
-    /// The keys whose names are remembered.
+    /// The keys whose names are remembered, in order: the calls for them are the same in each simulation.
     pub fn learned(&self) -> Vec<Digest> {
-        self.names.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let mut learned: Vec<Digest> = names.keys().copied().collect();
+        drop(names);
+        learned.sort_unstable();
+        learned
     }
 
     /// Forgets the name of a missing chunk.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use kvtier_disk::{Finish, Moved, Mover, Part, Refused, Transfer};
 
 use super::medium::Medium;
+use super::record::checksum;
 use crate::world::World;
 
 /// The time between two looks whether a device that hangs answers again.
@@ -46,14 +48,16 @@ fn move_when_it_answers(
         let again = move || move_when_it_answers(world, medium, transfer, done);
         return kvtier_os::later(HANG_STEP, again);
     }
-    let result = move_all(&mut transfer, &|| medium.before_read(&world));
+    let result = move_all(&mut transfer, &world, &medium);
+    let file = medium.file(transfer.file.as_fd());
+    match &result {
+        Ok(moved) => world.note(format_args!("{file}: {moved} bytes moved")),
+        Err(error) => world.event(format_args!("transfer of {file} fails: {:?}", error.kind())),
+    }
     done(Moved { transfer, result, unseen: false });
 }
 
-fn move_all(
-    transfer: &mut Transfer,
-    before_read: &dyn Fn() -> Result<(), nix::Error>,
-) -> io::Result<u64> {
+fn move_all(transfer: &mut Transfer, world: &World, medium: &Medium) -> io::Result<u64> {
     let file = File::from(transfer.file.try_clone()?);
     let mut moved = 0;
     for (n, part) in transfer.parts.iter_mut().enumerate() {
@@ -63,9 +67,10 @@ fn move_all(
                 from.len() as u64
             }
             Part::Read { at, into, len } => {
-                before_read()?;
+                medium.before_read(world)?;
                 let mut bytes = vec![0; *len];
                 file.read_exact_at(&mut bytes, *at)?;
+                world.note(format_args!("{len} bytes at {at} are {:08x}", checksum(&bytes)));
                 into.write_at(0, &bytes).map_err(io::Error::other)?;
                 if let Some(watch) = &mut transfer.watch {
                     watch(n, 0, &bytes);

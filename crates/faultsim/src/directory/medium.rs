@@ -4,11 +4,13 @@
 //! what is durable: the names and bytes that were synced. A crash ends all processes and leaves any
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
+mod durable;
 mod harm;
 mod names;
 mod paths;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet, btree_map};
@@ -18,26 +20,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fastrand::Rng;
-use kvtier_os::simulated::{Call, Name};
+use kvtier_os::simulated::{Call, Name, Write as Written};
 use nix::fcntl::OFlag;
-use nix::sys::stat::futimens;
-use nix::sys::time::TimeSpec;
 
+use self::durable::{Change, Kept, apply};
 use self::names::{Entry, Names};
 use self::paths::OpenDirs;
 pub use self::paths::Paths;
+use self::times::{is_of_host, set_time};
 use crate::world::{EPOCH_S, World};
 
 /// The size of the simulated file system.
 const SIZE_BYTES: u64 = 64 << 20;
-/// The unit in which bytes reach the device.
-const BLOCK: usize = 4096;
-
-/// How many files without names are kept open until they are forgotten together.
-const UNNAMED_MAX: usize = 32;
 
 /// The directory and its medium.
 #[derive(Debug)]
@@ -65,6 +62,8 @@ struct MediumState {
     /// What is not durable yet, in order.
     changes: Vec<Change>,
     files: BTreeMap<u64, FileState>,
+    /// How many files there were so far.
+    learned: u64,
     /// The attributes of files, by their numbers.
     attributes: BTreeMap<u64, Vec<u8>>,
     durable_attributes: BTreeMap<u64, Vec<u8>>,
@@ -95,23 +94,10 @@ impl Faults {
     }
 }
 
-/// A change beside the bytes of files, in one step.
-#[derive(Clone, Debug)]
-enum Change {
-    /// Of one or more names.
-    Names(Vec<(PathBuf, Option<Entry>)>),
-    /// Of the attribute of a file.
-    Attribute(u64, Vec<u8>),
-}
-
-/// What a crash keeps beside the bytes of files.
-struct Kept {
-    names: Names,
-    attributes: BTreeMap<u64, Vec<u8>>,
-}
-
 #[derive(Debug)]
 struct FileState {
+    /// The how manieth it is of the run: the same in each run, other than its number.
+    place: u64,
     /// Keeps the file readable after its last name is gone, and its number unused.
     open: File,
     durable: Option<Vec<u8>>,
@@ -131,6 +117,7 @@ impl Medium {
             dirs: OpenDirs::default(),
             changes: Vec::new(),
             files: BTreeMap::new(),
+            learned: 0,
             attributes: BTreeMap::new(),
             durable_attributes: BTreeMap::new(),
             faults: Faults::default(),
@@ -227,7 +214,7 @@ impl Medium {
     pub fn before(&self, world: &World, call: Call<'_>) -> Result<(), nix::Error> {
         let faults = self.faults();
         match call {
-            Call::Write(file) => self.lock().dirty(file),
+            Call::Write(write) => self.lock().dirty(write.file),
             // A part of it may be done.
             Call::RemoveTree(_) => self.lock().dirs.forget(),
             _ => {}
@@ -276,10 +263,10 @@ impl Medium {
     pub fn after(&self, world: &World, call: Call<'_>) -> Paths {
         let mut state = self.lock();
         let (root, state) = (self.root(), &mut *state);
-        let paths = state.dirs.paths(root, call);
+        let paths = state.paths(root, call);
         match (call, &paths) {
             (Call::Open(_), Paths::One(Some(path))) => state.opened(root, path, world),
-            (Call::CreateDir(_), Paths::One(Some(path))) => state.made_dirs(root, path),
+            (Call::CreateDir(_), Paths::One(Some(path))) => state.made_dirs(root, path, world),
             (Call::Remove(_), Paths::One(Some(path))) => state.removed(path),
             (Call::RemoveTree(_), Paths::One(Some(path))) => state.removed_tree(path),
             (Call::Link(..), Paths::Two(from, Some(to))) => {
@@ -288,16 +275,32 @@ impl Medium {
             }
             (Call::Rename(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, false),
             (Call::Exchange(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, true),
-            (Call::Write(file) | Call::SetLen(file) | Call::Allocate(file, _), _) => {
+            (
+                Call::Write(Written { file, .. }) | Call::SetLen(file) | Call::Allocate(file, _),
+                _,
+            ) => {
                 state.dirty(file);
                 set_time(file, world);
             }
             (Call::SetAttribute(file, value), _) => state.set_attribute(file, value),
+            // All names are synced with those of one directory. That is less than a crash may take.
+            (Call::Sync(_), Paths::One(Some(_))) => state.sync_names(),
             (Call::Sync(file), _) => state.synced(file),
             (Call::SyncAll, _) => state.sync_all(),
             _ => {}
         }
+        times::set_dir_times(root, call, &paths, world);
         paths
+    }
+
+    /// The names of a call that failed.
+    pub fn paths(&self, call: Call<'_>) -> Paths {
+        self.lock().paths(self.root(), call)
+    }
+
+    /// Which file of the run this is.
+    pub fn file(&self, file: BorrowedFd<'_>) -> Paths {
+        Paths::File(self.lock().place(file))
     }
 
     /// The attribute of the file with this number.
@@ -357,12 +360,36 @@ impl Medium {
             state.names.set(&path, Some(entry));
             state.durable_names.set(&path, Some(entry));
         }
+        // No tier asks for the times of others.
+        let own = dirs.iter().filter(|dir| dir.starts_with(".kvtier"));
+        own.for_each(|dir| times::set_dir_time(&self.root().join(dir), world));
         state.sync_all();
         Ok(said)
     }
 }
 
 impl MediumState {
+    /// The names of a call, or which file it is of.
+    fn paths(&mut self, root: &Path, call: Call<'_>) -> Paths {
+        let file = match call {
+            Call::Write(Written { file, .. })
+            | Call::SetLen(file)
+            | Call::Allocate(file, _)
+            | Call::SetAttribute(file, _)
+            | Call::Sync(file)
+            | Call::Lock(file) => file,
+            _ => return self.dirs.paths(root, call),
+        };
+        match (self.place(file), call) {
+            (None, Call::Sync(_)) => Paths::One(self.dirs.at(root, file).map(Path::to_owned)),
+            (place, _) => Paths::File(place),
+        }
+    }
+
+    fn place(&self, file: BorrowedFd<'_>) -> Option<u64> {
+        Self::number(file).and_then(|number| self.files.get(&number)).map(|file| file.place)
+    }
+
     /// Removes everything.
     fn remove_all(&mut self, root: &Path) -> io::Result<()> {
         (self.durable_names, self.changes) = Default::default();
@@ -386,11 +413,12 @@ impl MediumState {
     }
 
     fn learn_open(&mut self, open: File, number: u64) -> Entry {
-        let file = FileState { open, durable: None, is_dirty: true, len: Cell::new(None) };
         match self.files.entry(number) {
             btree_map::Entry::Occupied(known) => known.get().len.set(None),
             btree_map::Entry::Vacant(new) => {
-                new.insert(file);
+                self.learned += 1;
+                let (place, len) = (self.learned, Cell::new(None));
+                new.insert(FileState { place, open, durable: None, is_dirty: true, len });
                 // An earlier file may have had this number.
                 self.attributes.remove(&number);
                 self.durable_attributes.remove(&number);
@@ -437,9 +465,8 @@ impl MediumState {
 
     fn opened(&mut self, root: &Path, path: &Path, world: &World) {
         if let Some(Entry::File(number)) = self.names.get(path) {
-            // It may be cut now.
-            if let Some(file) = self.files.get(&number) {
-                file.len.set(None);
+            if let Some(file) = self.files.get_mut(&number) {
+                file.opened(world);
             }
             return;
         }
@@ -452,16 +479,18 @@ impl MediumState {
         }
         // A new file of this moment.
         set_time(open.as_fd(), world);
+        times::set_dir_time(&root.join(path.parent().unwrap_or(Path::new(""))), world);
         let entry = self.learn_open(open, meta.ino());
         self.change(vec![(path.to_owned(), Some(entry))]);
     }
 
-    fn made_dirs(&mut self, root: &Path, path: &Path) {
+    fn made_dirs(&mut self, root: &Path, path: &Path, world: &World) {
         let mut above: Vec<PathBuf> = path.ancestors().map(Path::to_owned).collect();
         above.reverse();
         for dir in above {
             let is_new = !dir.as_os_str().is_empty() && !self.names.has(&dir);
             if is_new && root.join(&dir).is_dir() {
+                times::set_dir_time(&root.join(&dir), world);
                 self.change(vec![(dir, Some(Entry::Dir))]);
             }
         }
@@ -507,109 +536,18 @@ impl MediumState {
             file.len.set(None);
         }
     }
-
-    fn synced(&mut self, file: BorrowedFd<'_>) {
-        let Some(number) = Self::number(file) else { return };
-        match self.files.get_mut(&number) {
-            Some(file) => {
-                file.sync();
-                match self.journal {
-                    Journal::Ordered => self.sync_names(),
-                    Journal::None => self.sync_attribute(number),
-                }
-            }
-            // A directory: without its path, all names are synced. That is less than a crash may
-            // take.
-            None => self.sync_names(),
-        }
-    }
-
-    fn sync_names(&mut self) {
-        for change in std::mem::take(&mut self.changes) {
-            match change {
-                Change::Names(names) => apply(&mut self.durable_names, &names),
-                // Without a journal, an attribute is synced with its file.
-                Change::Attribute(..) if self.journal == Journal::None => self.changes.push(change),
-                Change::Attribute(number, value) => {
-                    self.durable_attributes.insert(number, value);
-                }
-            }
-        }
-        // Not at once: each costs a descriptor, and to look at all names costs time.
-        if self.files.len() > self.names.len() + UNNAMED_MAX {
-            self.forget_unnamed();
-        }
-    }
-
-    /// No crash brings these files back.
-    fn forget_unnamed(&mut self) {
-        self.files.retain(|number, _| self.names.has_file(*number));
-    }
-
-    fn sync_attribute(&mut self, number: u64) {
-        self.changes.retain(|change| !matches!(change, Change::Attribute(of, _) if *of == number));
-        if let Some(value) = self.attributes.get(&number) {
-            self.durable_attributes.insert(number, value.clone());
-        }
-    }
-
-    fn sync_all(&mut self) {
-        self.sync_names();
-        self.changes.clear();
-        self.durable_attributes = self.attributes.clone();
-        self.files.values_mut().for_each(FileState::sync);
-    }
-
-    /// The names and attributes after a crash.
-    fn kept(&self, rng: &mut Rng) -> Kept {
-        let (names, attributes) = (self.durable_names.clone(), self.durable_attributes.clone());
-        let mut kept = Kept { names, attributes };
-        match self.journal {
-            Journal::Ordered => {
-                let first = rng.usize(..=self.changes.len());
-                self.changes[..first].iter().for_each(|change| kept.apply(change));
-            }
-            Journal::None => {
-                let chosen = self.changes.iter().filter(|_| rng.bool());
-                chosen.for_each(|change| kept.apply(change));
-            }
-        }
-        kept
-    }
-
-    /// The bytes of a file after a crash.
-    fn kept_bytes(&self, number: u64, rng: &mut Rng) -> io::Result<Vec<u8>> {
-        let Some(file) = self.files.get(&number) else { return Ok(Vec::new()) };
-        let durable = file.durable.clone().unwrap_or_default();
-        if !file.is_dirty {
-            return Ok(durable);
-        }
-        let now = file.bytes()?;
-        Ok(match rng.u64(..4) {
-            0 => durable,
-            1 => now,
-            // The length arrived before the bytes.
-            2 => mixed(&durable, &now, now.len(), rng),
-            _ => {
-                let len = rng.usize(..=now.len());
-                mixed(&durable, &now, len, rng)
-            }
-        })
-    }
-}
-
-impl Kept {
-    fn apply(&mut self, change: &Change) {
-        match change {
-            Change::Names(names) => apply(&mut self.names, names),
-            Change::Attribute(number, value) => {
-                self.attributes.insert(*number, value.clone());
-            }
-        }
-    }
 }
 
 impl FileState {
+    /// An open may have cut it: then its time is that of the host.
+    fn opened(&mut self, world: &World) {
+        self.len.set(None);
+        if is_of_host(self.open.as_fd()) {
+            self.is_dirty = true;
+            set_time(self.open.as_fd(), world);
+        }
+    }
+
     fn len(&self) -> u64 {
         let ask = || self.open.metadata().map_or(0, |meta| meta.len());
         let len = self.len.get().unwrap_or_else(ask);
@@ -633,33 +571,10 @@ impl FileState {
     }
 }
 
-fn apply(names: &mut Names, change: &[(PathBuf, Option<Entry>)]) {
-    change.iter().for_each(|(path, entry)| names.set(path, *entry));
-}
-
 /// Creates a file of this moment.
 fn create(at: &Path, bytes: &[u8], world: &World) -> io::Result<File> {
     let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(at)?;
     file.write_all(bytes)?;
     file.set_modified(world.wall())?;
     Ok(file)
-}
-
-/// A file of this length, whose blocks are old or new.
-fn mixed(old: &[u8], new: &[u8], len: usize, rng: &mut Rng) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    for (n, block) in bytes.chunks_mut(BLOCK).enumerate() {
-        let from = if rng.bool() { old } else { new };
-        let from = from.get(n * BLOCK..).unwrap_or_default();
-        let known = from.len().min(block.len());
-        block[..known].copy_from_slice(&from[..known]);
-    }
-    bytes
-}
-
-/// Sets a file's time of the last write to virtual time.
-fn set_time(file: BorrowedFd<'_>, world: &World) {
-    let since = world.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let time = TimeSpec::from_duration(since);
-    let _ = futimens(file, &TimeSpec::UTIME_OMIT, &time);
 }

@@ -9,6 +9,7 @@ mod harm;
 pub mod medium;
 mod nemesis;
 pub mod process;
+pub mod record;
 mod results;
 mod run_process;
 mod schedule;

@@ -10,6 +10,7 @@ use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 
 use super::chunk_files::ChunkFiles;
 use super::medium::{Medium, Paths};
+use super::record::{Record, kind};
 use super::turn;
 use crate::world::{EPOCH_S, World};
 
@@ -196,6 +197,21 @@ impl SimProcess {
 #[derive(Debug)]
 pub struct OnStack(pub Arc<SimProcess>);
 
+/// The name of the process with this number.
+pub struct Named(u64);
+
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+impl OnStack {
+    fn record(&self) -> Record<'_, Named> {
+        Record { world: &self.0.world, medium: &self.0.medium, process: Named(self.0.number) }
+    }
+}
+
 impl Process for OnStack {
     fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
         let process = &self.0;
@@ -214,16 +230,17 @@ impl Process for OnStack {
             process.wait_until(process.world.elapsed());
             process.die_here(call);
         }
-        process.medium.before(&process.world, call)
+        let done = process.medium.before(&process.world, call);
+        done.inspect_err(|error| self.record().refused(call, *error))
     }
 
     fn after(&self, call: Call<'_>) {
-        let process = &self.0;
-        let what = process.medium.after(&process.world, call);
-        if !matches!(call, Call::Look(_) | Call::Lock(_)) {
-            process.world.event(format_args!("{} {} {what}", process.name(), kind(call)));
-        }
-        process.note_names(call, &what);
+        let paths = self.record().made(call);
+        self.0.note_names(call, &paths);
+    }
+
+    fn failed(&self, call: Call<'_>, error: nix::Error) {
+        self.record().failed(call, error);
     }
 
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
@@ -245,6 +262,10 @@ impl Process for OnStack {
             started_ms: self.0.started_ms,
             booted_s: self.0.medium.booted_s(),
         }
+    }
+
+    fn random_bytes(&self) -> [u8; 32] {
+        std::array::from_fn(|_| fastrand::u8(..))
     }
 
     fn now(&self) -> Instant {
@@ -292,27 +313,5 @@ impl TimeSource for ProcessTime {
 
     fn wall(&self) -> SystemTime {
         self.0.wall()
-    }
-}
-
-/// A call in a word.
-pub fn kind(call: Call<'_>) -> &'static str {
-    match call {
-        Call::Open(_) => "open",
-        Call::CreateDir(_) => "create directory",
-        Call::Link(..) => "link",
-        Call::Rename(..) => "rename",
-        Call::Exchange(..) => "exchange",
-        Call::Remove(_) => "remove",
-        Call::RemoveTree(_) => "remove tree",
-        Call::Look(_) => "look",
-        Call::Write(_) => "write",
-        Call::SetLen(_) => "set length",
-        Call::Allocate(..) => "allocate",
-        Call::SetAttribute(..) => "set attribute",
-        Call::Sync(_) => "sync",
-        Call::SyncAll => "sync all",
-        Call::Lock(_) => "lock",
-        _ => "call",
     }
 }

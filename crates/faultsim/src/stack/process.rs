@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::directory::medium::Medium;
-use crate::directory::process::kind;
+use crate::directory::record::{Record, kind};
 use crate::host::Host;
 use crate::world::{EPOCH_S, World};
 
@@ -142,6 +142,13 @@ impl StackProcess {
 #[derive(Debug)]
 pub struct OnRuntime(pub Arc<StackProcess>);
 
+impl OnRuntime {
+    fn record(&self) -> Record<'_, &str> {
+        let StackProcess { host, medium, .. } = &*self.0;
+        Record { world: &host.world, medium, process: host.name() }
+    }
+}
+
 impl Process for OnRuntime {
     fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
         let process = &self.0;
@@ -155,16 +162,16 @@ impl Process for OnRuntime {
         if calls.is_multiple_of(CALLS_A_CHECK) {
             process.check_cap();
         }
-        process.medium.before(process.world(), call)
+        let done = process.medium.before(process.world(), call);
+        done.inspect_err(|error| self.record().refused(call, *error))
     }
 
     fn after(&self, call: Call<'_>) {
-        let process = &self.0;
-        let what = process.medium.after(process.world(), call);
-        if !matches!(call, Call::Look(_) | Call::Lock(_)) {
-            let name = process.host.name();
-            process.world().event(format_args!("{name} {} {what}", kind(call)));
-        }
+        let _ = self.record().made(call);
+    }
+
+    fn failed(&self, call: Call<'_>, error: nix::Error) {
+        self.record().failed(call, error);
     }
 
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
@@ -186,6 +193,10 @@ impl Process for OnRuntime {
             started_ms: self.0.started_ms,
             booted_s: self.0.medium.booted_s(),
         }
+    }
+
+    fn random_bytes(&self) -> [u8; 32] {
+        std::array::from_fn(|_| fastrand::u8(..))
     }
 
     fn now(&self) -> Instant {

@@ -5,12 +5,12 @@
 //! guard of each victim and skips those in use; what the store does not delete returns to the
 //! index.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Event};
-use kvtier_index::{IndexEntry, ReserveRequest};
+use kvtier_index::{IndexEntry, ReserveRequest, TenantId};
 use kvtier_s3::try_for_each_concurrent;
 
 use crate::Compat;
@@ -119,7 +119,9 @@ fn gather(shared: &Shared) -> Vec<IndexEntry> {
 /// Victims of tenants that fill their quotas: for all of their waiting saves, and some ahead,
 /// because other nodes wait for space below the quotas too and delete nothing.
 fn above_limits(shared: &Shared) -> Vec<IndexEntry> {
-    let mut space = shared.eviction_queue.requested_by_tenant();
+    // In order, so that each simulation deletes the same.
+    let requested = shared.eviction_queue.requested_by_tenant();
+    let mut space: BTreeMap<TenantId, u64> = requested.into_iter().collect();
     let mut catalog = shared.catalog();
     for spare in catalog.index.full_tenants() {
         let space = space.entry(spare.tenant).or_default();

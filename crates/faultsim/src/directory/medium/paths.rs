@@ -23,6 +23,8 @@ pub enum Paths {
     None,
     One(Option<PathBuf>),
     Two(Option<PathBuf>, Option<PathBuf>),
+    /// Which file of the run it is.
+    File(Option<u64>),
 }
 
 impl OpenDirs {
@@ -32,7 +34,7 @@ impl OpenDirs {
             Call::Open(name) | Call::CreateDir(name) | Call::Remove(name) => {
                 Paths::One(self.below(root, name))
             }
-            Call::RemoveTree(name) => Paths::One(self.below(root, name)),
+            Call::RemoveTree(name) | Call::Look(name) => Paths::One(self.below(root, name)),
             Call::Link(from, to) | Call::Rename(from, to) | Call::Exchange(from, to) => {
                 Paths::Two(self.below(root, from), self.below(root, to))
             }
@@ -54,7 +56,8 @@ impl OpenDirs {
         Some(if is_plain(&path) { path } else { path.components().collect() })
     }
 
-    fn at(&mut self, root: &Path, dir: BorrowedFd<'_>) -> Option<&Path> {
+    /// The path of an open directory below the root.
+    pub fn at(&mut self, root: &Path, dir: BorrowedFd<'_>) -> Option<&Path> {
         let stat = fstat(dir).ok()?;
         let known = match self.known.entry((stat.st_dev, stat.st_ino)) {
             Entry::Occupied(known) => known.into_mut(),
@@ -76,7 +79,8 @@ fn is_plain(path: &Path) -> bool {
 impl std::fmt::Display for Paths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Paths::None => Ok(()),
+            Paths::None | Paths::File(None) => Ok(()),
+            Paths::File(Some(place)) => write!(f, "#{place}"),
             Paths::One(path) => write!(f, "{}", text(path.as_deref())),
             Paths::Two(from, to) => {
                 write!(f, "{} to {}", text(from.as_deref()), text(to.as_deref()))

@@ -12,6 +12,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::UnlinkatFlags;
 
+use super::durable::UNNAMED_MAX;
 use super::*;
 use crate::directory::process::{OnStack, SimProcess};
 use crate::directory::turn::Running;
@@ -123,4 +124,85 @@ fn few_files_without_names_are_kept() {
         }
         assert!(medium.lock().files.len() <= UNNAMED_MAX);
     });
+}
+
+/// Whether all that is in the directory has a time of the run.
+fn times_are_virtual(medium: &Medium, dir: &Path) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let file = File::open(entry.path()).unwrap();
+        assert!(!times::is_of_host(file.as_fd()), "{}", entry.path().display());
+        if entry.file_type().unwrap().is_dir() {
+            times_are_virtual(medium, &entry.path());
+        }
+    }
+    let root = File::open(medium.root()).unwrap();
+    assert!(!times::is_of_host(root.as_fd()));
+}
+
+/// Every call that changes the time of a file or a directory leaves a virtual one: whole writes, torn ones, and
+/// opens that cut.
+#[test]
+fn times_are_those_of_the_run() {
+    as_process(Journal::Ordered, |medium| {
+        let dir = medium.root().join("dir");
+        kvtier_os::create_dir(&dir).unwrap();
+        times_are_virtual(medium, medium.root());
+        let at = dir.join("chunk");
+        let new = || File::options().write(true).create(true).truncate(true).clone();
+        let mut file = kvtier_os::open(&new(), &at).unwrap();
+        times_are_virtual(medium, medium.root());
+        kvtier_os::write_all(&mut file, &[1; 300]).unwrap();
+        times_are_virtual(medium, medium.root());
+        kvtier_os::write_all_at(&file, &[2; 300], 200).unwrap();
+        times_are_virtual(medium, medium.root());
+        drop(kvtier_os::open(&new(), &at).unwrap());
+        times_are_virtual(medium, medium.root());
+        medium.set_faults(Faults { is_full: true, ..Faults::default() });
+        while kvtier_os::write_all_at(&file, &[3; 900], 0).is_ok() {}
+        times_are_virtual(medium, medium.root());
+        medium.set_faults(Faults::default());
+        kvtier_os::rename(&at, medium.root().join("other")).unwrap();
+        kvtier_os::remove_file(medium.root().join("other")).unwrap();
+        times_are_virtual(medium, medium.root());
+    });
+}
+
+/// Refused calls, failed ones, torn writes and the bytes of whole ones are in the digest.
+#[test]
+fn what_calls_did_is_in_the_digest() {
+    let run = |what: fn(&Medium)| {
+        let world = Arc::new(World::with_own_time(7, true));
+        let medium = Arc::new(Medium::new(Journal::Ordered).unwrap());
+        let process = Arc::new(SimProcess::new(1, 0, &world, &medium));
+        let on_stack = Rc::new(OnStack(Arc::clone(&process)));
+        let mut running = Running::new(0, on_stack, 1, move || what(&medium)).unwrap();
+        while !running.has_ended() {
+            running.go_on();
+        }
+        world.report(crate::Scope::Directory, 7)
+    };
+    fn open(medium: &Medium) -> File {
+        let at = medium.root().join("chunk");
+        kvtier_os::open(File::options().write(true).create(true), at).unwrap()
+    }
+    let one = run(|medium| kvtier_os::write_all(&mut open(medium), b"one").unwrap());
+    let two = run(|medium| kvtier_os::write_all(&mut open(medium), b"two").unwrap());
+    assert_ne!(one.digest, two.digest);
+    assert!(one.trace[1].contains("p1 write #1 on: 3 bytes, "), "{one:?}");
+    let torn = run(|medium| {
+        let file = open(medium);
+        medium.set_faults(Faults { is_full: true, ..Faults::default() });
+        while kvtier_os::write_all_at(&file, &[3; 900], 0).is_ok() {}
+        kvtier_os::create_dir(medium.root().join("dir")).unwrap_err();
+        medium.set_faults(Faults::default());
+        kvtier_os::remove_file(medium.root().join("nothing")).unwrap_err();
+    });
+    let last: Vec<&str> = torn.trace.iter().rev().take(3).map(|line| &line[11..]).collect();
+    let expected = [
+        "p1 remove nothing fails: ENOENT",
+        "p1 create directory dir is refused: ENOSPC",
+        "p1 write #1 fails: ENOSPC",
+    ];
+    assert_eq!(last, expected);
 }
