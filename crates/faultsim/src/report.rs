@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(report.to_json(), format!("{without}]}}"));
         let (at, what) = (Duration::from_millis(1250), "9 of \"8\"".to_owned());
         report.findings.push(Finding { at, kind: "cap", what });
-        let finding = r#"{"at_s":1.250,"kind":"cap","what":"9 of \\"8\\""}"#;
+        let finding = r#"{"at_s":1.250,"kind":"cap","what":"9 of \"8\""}"#;
         assert_eq!(report.to_json(), format!("{without}{finding}]}}"));
     }
 
