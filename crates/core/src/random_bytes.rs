@@ -4,8 +4,8 @@ use std::io::Read;
 
 use kvtier_key::Digest;
 
-/// 32 bytes of the system's random source; those of a simulated process are seeded. If that cannot be read, they derive from the standard
-/// library's hash keys, which the system made too.
+/// 32 bytes of the system's random source. If that cannot be read, they derive from the standard
+/// library's hash keys, which the system made too. Those of a simulated process are seeded.
 pub fn random_bytes() -> [u8; 32] {
     if let Some(seeded) = kvtier_os::random_bytes() {
         return seeded;

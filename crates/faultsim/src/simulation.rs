@@ -172,7 +172,7 @@ impl Machine {
         self.host.runs().await;
     }
 
-    /// Whether the network reaches the bucket.
+    /// From now on the network does not reach the bucket, or does again.
     pub fn set_partitioned(&self, is_partitioned: bool) {
         self.event(if is_partitioned { "is partitioned" } else { "is no longer partitioned" });
         self.host.set_partitioned(is_partitioned);
