@@ -160,7 +160,8 @@ fn key_of(path: &str) -> &str {
 
 /// The bytes that count for the cap.
 fn chunk_bytes(key: &str, object: &Object) -> u64 {
-    if key.contains("/.kvtier/") { 0 } else { object.bytes.len() as u64 }
+    let is_own = key.starts_with(".kvtier/") || key.contains("/.kvtier/");
+    if is_own { 0 } else { object.bytes.len() as u64 }
 }
 
 /// The bucket's settings: no versions, no rules, no unfinished uploads.

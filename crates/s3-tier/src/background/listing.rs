@@ -5,7 +5,8 @@
 //! Three rules keep it from undoing newer changes:
 //!
 //! - From the start of a listing `ChangedKeys` records each key that changes. Pages do not touch
-//!   those keys.
+//!   those keys. A listing starts with the request of its first page, so an attempt that failed protects
+//!   no key from the one that succeeds.
 //! - Chunks that no page listed are dropped only after the last page of a listing that reached its
 //!   end.
 //! - Stores may list an object some seconds after it was written. A chunk seen less than `LAG_MS`
@@ -52,9 +53,7 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
     // counted.
     let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
     shared.wait_for_tenant_key(tenant, Instant::now() + KEY_WAIT_MAX).await;
-    // Before the first request, so that no change is missed between it and the first page.
-    shared.catalog().changed_keys.begin();
-    let listing = BucketListing {
+    let mut listing = BucketListing {
         shared: Arc::clone(shared),
         round: Arc::default(),
         first,
@@ -88,6 +87,13 @@ pub async fn sample(shared: &Shared) {
     shared.catalog().listed = true;
 }
 
+/// Attempts at one page.
+#[derive(Default)]
+struct PageTries {
+    /// Those that showed a listing that repeats itself.
+    endless: u32,
+}
+
 #[derive(Clone)]
 struct BucketListing {
     shared: Arc<Shared>,
@@ -105,9 +111,9 @@ impl BucketListing {
     }
 
     /// Lists everything; `false` when the tier was closed, or the listing does not end.
-    async fn all(&self) -> bool {
+    async fn all(&mut self) -> bool {
         let root = List::under(self.shared.names.root());
-        let Some(page) = self.page(&root, None).await else { return false };
+        let Some(page) = self.first_page(&root).await else { return false };
         // A small bucket is listed page after page, and so is one whose names do not begin with a
         // hash.
         let is_small = !self.first && self.shared.catalog().index.usage().entries < PREFIXES_FROM;
@@ -149,28 +155,62 @@ impl BucketListing {
         true
     }
 
-    /// Applies one page to the index. Repeats the request until the store answers; `None` when the
-    /// tier was closed, or the listing does not end.
-    async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
-        let mut endless = 0;
-        while !self.shared.gate.is_closed() && endless < ENDLESS_TRIES {
+    /// The page with which the listing begins, as [`page`](BucketListing::page).
+    async fn first_page(&mut self, root: &List) -> Option<Page> {
+        let mut tries = PageTries::default();
+        while self.tries_again(&tries) {
             self.wait_for_turn().await;
-            // The time of the request and not of the response: the page shows the bucket at some
-            // moment after this.
-            let sent_ms = self.shared.now_ms();
-            match self.shared.client.list(under, next).await {
-                Ok(page) => {
-                    self.apply(&page.entries, sent_ms);
-                    return Some(page);
-                }
-                Err(e) => {
-                    endless += u32::from(e.is_endless());
-                    drop(self.shared.error("list", None, e));
-                    tokio::time::sleep(PAUSE).await;
-                }
+            // Before the request, so that no change is missed between it and the page.
+            self.shared.catalog().changed_keys.begin();
+            self.began = Instant::now();
+            self.began_ms = self.shared.now_ms();
+            match self.try_page(root, None, &mut tries).await {
+                None => tokio::time::sleep(PAUSE).await,
+                page => return page,
             }
         }
         None
+    }
+
+    /// Applies one page to the index. Repeats the request until the store answers; `None` when the
+    /// tier was closed, or the listing does not end.
+    async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
+        let mut tries = PageTries::default();
+        while self.tries_again(&tries) {
+            self.wait_for_turn().await;
+            match self.try_page(under, next, &mut tries).await {
+                None => tokio::time::sleep(PAUSE).await,
+                page => return page,
+            }
+        }
+        None
+    }
+
+    fn tries_again(&self, tries: &PageTries) -> bool {
+        !self.shared.gate.is_closed() && tries.endless < ENDLESS_TRIES
+    }
+
+    /// Requests a page, and applies it to the index.
+    async fn try_page(
+        &self,
+        under: &List,
+        next: Option<&str>,
+        tries: &mut PageTries,
+    ) -> Option<Page> {
+        // The time of the request and not of the response: the page shows the bucket at some
+        // moment after this.
+        let sent_ms = self.shared.now_ms();
+        match self.shared.client.list(under, next).await {
+            Ok(page) => {
+                self.apply(&page.entries, sent_ms);
+                Some(page)
+            }
+            Err(e) => {
+                tries.endless += u32::from(e.is_endless());
+                drop(self.shared.error("list", None, e));
+                None
+            }
+        }
     }
 
     async fn wait_for_turn(&self) {
