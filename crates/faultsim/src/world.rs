@@ -186,6 +186,12 @@ impl World {
         self.lock().late_journals.get(node).copied().unwrap_or_default().saturating_sub(now)
     }
 
+    /// The same, of the node that waits the longest.
+    pub fn late_journals_left(&self) -> Duration {
+        let now = self.elapsed();
+        self.lock().late_journals.values().max().copied().unwrap_or_default().saturating_sub(now)
+    }
+
     /// The digest of all events and notes so far, in hex.
     pub fn digest(&self) -> String {
         let mut state = self.lock();

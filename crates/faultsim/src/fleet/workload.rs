@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::{Fleet, KEYS};
 
 /// The time limit of an operation.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub const DEADLINE: Duration = Duration::from_secs(5);
 /// Callers of one node.
 const CALLERS: usize = 2;
 /// Batches of four keys that a caller saves at the start.
