@@ -10,7 +10,7 @@
 //! - Chunks that no page listed are dropped only after the last page of a listing that reached its
 //!   end.
 //! - Stores may list an object some seconds after it was written. A chunk seen less than `LAG_MS`
-//!   before the listing began stays.
+//!   before the listing began stays, and one that was found absent in that time is not entered.
 //!
 //! The catalog is locked for some thousand chunks at a time, so that loads and saves go on
 //! meanwhile.
@@ -241,7 +241,11 @@ impl BucketListing {
             let is_ours = |digest: &Digest| {
                 !catalog.index.is_known(digest) && shared.key_locks.is_written(digest)
             };
-            let some: Vec<_> = some.iter().filter(|(listed, _)| !is_ours(&listed.digest)).collect();
+            // Deletes appear late in the listings of some stores, too.
+            let late = self.began.elapsed() + LAG;
+            let is_new =
+                |digest: &Digest| !is_ours(digest) && !catalog.was_absent_within(digest, late);
+            let some: Vec<_> = some.iter().filter(|(listed, _)| is_new(&listed.digest)).collect();
             let page: Vec<ListedChunk> = some.iter().map(|(listed, _)| *listed).collect();
             let applied = self.round().apply_page(&mut catalog.index, &catalog.changed_keys, &page);
             for ((listed, name), applied) in some.iter().zip(applied) {

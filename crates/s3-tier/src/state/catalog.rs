@@ -309,6 +309,11 @@ impl Catalog {
         self.index.clear_suspect(&digest);
     }
 
+    /// Whether the key has no entry, and the bucket had no such object at a moment in this last time.
+    pub fn was_absent_within(&self, digest: &Digest, time: Duration) -> bool {
+        !self.index.is_known(digest) && self.absent_for(digest).is_some_and(|ago| ago < time)
+    }
+
     /// Drops the entry of a victim whose object stays.
     pub fn drop_entry(&mut self, digest: &Digest) {
         self.index.finish_evict(digest);
@@ -471,6 +476,22 @@ mod tests {
         assert!(!catalog.is_corrupt(&a.digest, Some("one")));
         catalog.note_corrupt(&a.digest, None);
         assert!(catalog.is_corrupt(&a.digest, Some("one")), "no version is known");
+    }
+
+    /// What a listing shows of it may be older.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_was_absent_a_moment_ago_is_remembered_until_it_is_there_again() {
+        let mut catalog = catalog();
+        let (a, time) = (chunk(1), Duration::from_secs(5));
+        assert!(!catalog.was_absent_within(&a.digest, time));
+        catalog.note_absent(a.digest);
+        tokio::time::advance(time / 2).await;
+        assert!(catalog.was_absent_within(&a.digest, time));
+        let _ = catalog.insert_unseen(a);
+        assert!(!catalog.was_absent_within(&a.digest, time), "it is there again");
+        catalog.forget(&a.digest).unwrap();
+        tokio::time::advance(time / 2).await;
+        assert!(!catalog.was_absent_within(&a.digest, time), "too long ago");
     }
 
     #[test]
