@@ -303,6 +303,12 @@ impl ChangeLog {
         self.missed.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// How many records wait to be appended, and how many may.
+    #[cfg(feature = "simulate")]
+    pub fn pending_records(&self) -> (usize, usize) {
+        (self.pending().records.len(), pending::pending_max())
+    }
+
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }

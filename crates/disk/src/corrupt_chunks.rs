@@ -12,13 +12,23 @@ use crate::shared::Shared;
 
 /// The most chunks that the index remembers as unusable here.
 pub const SUSPECTS_MAX: usize = 1 << 16;
-/// The most files that are remembered because they are damaged and could not be quarantined, or cannot
+/// The same in a simulation, so that it is reached there.
+const SIMULATED_SUSPECTS_MAX: usize = 4;
+
+/// How many chunks the index may remember as unusable here.
+pub fn suspects_max() -> usize {
+    if kvtier_os::is_simulated() { SIMULATED_SUSPECTS_MAX } else { SUSPECTS_MAX }
+}
+
+/// How many files are remembered at most because they are damaged and could not be quarantined, or cannot
 /// be decoded here. More than the index has suspects, so that each of those has its file here: else
 /// nothing would show that a peer replaced it. Twice as many, so that the others are rarely removed.
-const FILES_MAX: usize = 2 * SUSPECTS_MAX;
+pub fn corrupt_files_max() -> usize {
+    2 * suspects_max()
+}
 
 /// The most files that wait to be moved into quarantine.
-const UNMOVED_MAX: usize = 4096;
+pub const UNMOVED_MAX: usize = 4096;
 
 impl<M: Mover> Shared<M> {
     /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
@@ -119,7 +129,7 @@ impl<M: Mover> Shared<M> {
 
     fn remember_corrupt(&self, digest: &Digest, file: FileId) {
         let mut corrupt_files = self.chunks.corrupt_files();
-        if corrupt_files.len() >= FILES_MAX {
+        if corrupt_files.len() >= corrupt_files_max() {
             // The other files were replaced, or the index forgot them: their chunks are tried again.
             let index = self.index();
             corrupt_files.retain(|digest, _| index.is_suspect(digest));

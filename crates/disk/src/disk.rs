@@ -11,7 +11,7 @@ use kvtier_core::{
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
-use crate::corrupt_chunks::SUSPECTS_MAX;
+use crate::corrupt_chunks::suspects_max;
 use crate::counters::add;
 use crate::data_dir::DataDir;
 use crate::direct_io::PAGE;
@@ -74,7 +74,7 @@ impl<M: Mover> Disk<M> {
         } else {
             config.policy.build()
         };
-        let index = Index::new(index_config.with_suspects_max(SUSPECTS_MAX), policy);
+        let index = Index::new(index_config.with_suspects_max(suspects_max()), policy);
         let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         // Lists the chunks of layout `kvtier`. Those of a foreign layout follow below, when their
@@ -116,6 +116,16 @@ impl<M: Mover> Disk<M> {
     /// The mover.
     pub fn mover(&self) -> &M {
         &self.shared.mover
+    }
+
+    #[cfg(feature = "simulate")]
+    pub(crate) fn shared(&self) -> &Shared<M> {
+        &self.shared
+    }
+
+    #[cfg(feature = "simulate")]
+    pub(crate) fn gate_stats(&self) -> kvtier_core::GateStats {
+        self.admission.gate().stats()
     }
 
     /// Why no operation on this key can succeed in a foreign layout.

@@ -48,6 +48,8 @@ mod remove;
 mod save;
 mod save_batch;
 mod shared;
+#[cfg(feature = "simulate")]
+mod simulated;
 mod snapshot_leader;
 mod space;
 mod space_state;
@@ -73,3 +75,5 @@ pub use kvtier_index::{LmcacheEviction, Quotas};
 pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
 pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Uploaded, Watch};
+#[cfg(feature = "simulate")]
+pub use simulated::QueueLength;

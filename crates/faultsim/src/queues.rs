@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvtier::{Stack, byte_size};
 use kvtier_core::Observe;
+use kvtier_disk::{Disk, Mover};
 use kvtier_s3_tier::S3Tier;
 
 use crate::world::World;
@@ -13,6 +14,13 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The queues of a bucket's tier.
 pub fn look_at_bucket(world: &World, name: &str, tier: &S3Tier) {
+    for queue in tier.queues() {
+        look(world, name, queue.name, queue.len, queue.max);
+    }
+}
+
+/// The queues of a directory's tier.
+pub fn look_at_directory<M: Mover>(world: &World, name: &str, tier: &Disk<M>) {
     for queue in tier.queues() {
         look(world, name, queue.name, queue.len, queue.max);
     }

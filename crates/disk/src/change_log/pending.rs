@@ -8,6 +8,14 @@ use super::LOST;
 /// dropped and [`LOST`] is appended for them.
 pub const PENDING_MAX: usize = 4096;
 
+/// The same in a simulation, so that it is reached there.
+const SIMULATED_PENDING_MAX: usize = 16;
+
+/// How many records may wait.
+pub fn pending_max() -> usize {
+    if kvtier_os::is_simulated() { SIMULATED_PENDING_MAX } else { PENDING_MAX }
+}
+
 /// What waits to be appended.
 #[derive(Debug, Default)]
 pub struct Pending {
@@ -18,7 +26,7 @@ pub struct Pending {
 
 impl Pending {
     pub fn push(&mut self, record: Record) {
-        if self.records.len() < PENDING_MAX {
+        if self.records.len() < pending_max() {
             self.records.push(record);
         } else {
             (self.records, self.lost) = (Vec::new(), true);

@@ -6,6 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{DataDir, Draft, staging};
 
+/// The most files that wait to be deleted. Others stay until this process ends, and stay counted.
+const UNDELETED_MAX: usize = 1 << 16;
+
 /// A file that could not be deleted.
 #[derive(Debug)]
 struct Undeleted {
@@ -51,8 +54,17 @@ impl DataDir {
             // is gone.
             Err(_) => (0, 0),
         };
-        self.undeleted.lock().push(Undeleted { file, to_release: kept });
+        let mut undeleted = self.undeleted.lock();
+        if undeleted.len() < UNDELETED_MAX {
+            undeleted.push(Undeleted { file, to_release: kept });
+        }
         released
+    }
+
+    /// How many files wait to be deleted, and how many may.
+    #[cfg(feature = "simulate")]
+    pub fn undeleted_files(&self) -> (usize, usize) {
+        (self.undeleted.lock().len(), UNDELETED_MAX)
     }
 
     /// Tries again to delete what could not be deleted before.

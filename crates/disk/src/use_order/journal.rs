@@ -12,8 +12,12 @@ use crate::data_dir::internal_files;
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
+/// The same in a simulation, so that it is reached there.
+const SIMULATED_WAITING_MAX: usize = 64;
 /// When this many records wait, superseded ones are dropped for the first time.
 const FOLD_AT: usize = 1 << 14;
+/// The same in a simulation.
+const SIMULATED_FOLD_AT: usize = 16;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// The same in a simulation, whose processes write a few kB: they too begin several files.
@@ -41,9 +45,17 @@ struct WaitingRecords {
     fold_at: usize,
 }
 
+fn waiting_max() -> usize {
+    if kvtier_os::is_simulated() { SIMULATED_WAITING_MAX } else { WAITING_MAX }
+}
+
+fn fold_at() -> usize {
+    if kvtier_os::is_simulated() { SIMULATED_FOLD_AT } else { FOLD_AT }
+}
+
 impl Default for WaitingRecords {
     fn default() -> Self {
-        WaitingRecords { records: Vec::new(), fold_at: FOLD_AT }
+        WaitingRecords { records: Vec::new(), fold_at: fold_at() }
     }
 }
 
@@ -53,9 +65,9 @@ impl WaitingRecords {
             let mut kept = last_touches(self.records.drain(..));
             self.records.append(&mut kept);
             // Twice as many, so that repeated passes do not cost the square.
-            self.fold_at = FOLD_AT.max(2 * self.records.len());
+            self.fold_at = fold_at().max(2 * self.records.len());
         }
-        if self.records.len() < WAITING_MAX {
+        if self.records.len() < waiting_max() {
             self.records.push(record);
         }
     }
@@ -63,7 +75,7 @@ impl WaitingRecords {
     /// Swaps the waiting records with `to`.
     fn swap(&mut self, to: &mut Vec<Record>) {
         std::mem::swap(&mut self.records, to);
-        self.fold_at = FOLD_AT;
+        self.fold_at = fold_at();
     }
 }
 
@@ -96,6 +108,13 @@ impl Journal {
     pub fn note(&self, records: impl IntoIterator<Item = Record>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         records.into_iter().for_each(|record| waiting.note(record));
+    }
+
+    /// How many records wait for a flush, and how many may.
+    #[cfg(feature = "simulate")]
+    pub fn waiting_records(&self) -> (usize, usize) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        (waiting.records.len(), waiting_max())
     }
 
     /// Writes the waiting records. A batch that fails is given up, and the next one goes to a new

@@ -15,6 +15,7 @@ use super::callers::Callers;
 use super::device::Device;
 use super::process::{Killed, OnStack, ProcessTime, SimProcess};
 use super::turn::Running;
+use crate::queues::look_at_directory;
 
 /// Starts the process, which waits for its first turn.
 pub fn start(shared: &Arc<Shared>, process: &Arc<SimProcess>) -> io::Result<Running> {
@@ -79,6 +80,7 @@ fn run(process: &SimProcess, callers: &mut Callers) {
         if !shall_close && !callers.is_quiet() {
             callers.begin();
         }
+        look_at_directory(&process.world, &process.name(), callers.tier());
         if let Some(job) = process.pop_job() {
             job();
             callers.check();
