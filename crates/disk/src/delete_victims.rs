@@ -2,12 +2,14 @@
 //! the journals in step.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use kvtier_core::Event;
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, IndexEntry};
 
 use crate::counters::add;
+use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -18,12 +20,35 @@ impl<M: Mover> Shared<M> {
             return;
         }
         loop {
-            // Where none of them can be deleted, another try would choose the same ones for ever.
             let victims = self.index().victims(self.now_ms(), 0);
-            if victims.is_empty() || self.evict(victims) == 0 {
+            if victims.is_empty() {
                 return;
             }
+            // Where none of them can be deleted, another try would choose the same ones for ever.
+            if self.evict(victims) == 0 {
+                return self.space.is_eviction_due.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Tries again to evict to the cap, if chunks could not be deleted the last time.
+    pub fn evict_again(&self) {
+        if self.space.is_eviction_due.swap(false, Ordering::Relaxed) {
+            self.evict_to_cap();
+        }
+    }
+
+    /// Evicts what the ledger counts above the cap though the index does not: quarantined files, and second files that
+    /// a crash of the machine left without a chunk.
+    pub fn evict_ledger_excess(&self) {
+        let counted = Ledger::peek(&self.data_dir.own()).ok().flatten().unwrap_or_default();
+        let excess = counted.saturating_sub(self.limits.capacity_bytes);
+        if excess == 0 || !self.may_evict() {
+            return;
+        }
+        let excess = excess.saturating_sub(self.free_quarantined(excess));
+        let victims = self.index().evict_bytes(self.now_ms(), excess);
+        self.evict(victims);
     }
 
     /// Deletes victims and counts them as evicted. Returns how many are gone.

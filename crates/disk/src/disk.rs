@@ -392,6 +392,8 @@ impl<M: Mover> Drop for Disk<M> {
 }
 
 #[cfg(test)]
+mod above_cap_tests;
+#[cfg(test)]
 mod corrupt_file_tests;
 #[cfg(test)]
 mod cut_file_tests;

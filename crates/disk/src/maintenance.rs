@@ -273,6 +273,7 @@ impl<M: Mover> MaintenanceTasks<M> {
             shared.space.ledger_validity.suspect();
         }
         shared.move_unmoved();
+        shared.evict_again();
         shared.trim_quarantine();
         shared.remove_stale();
         shared.detect_peers()?;

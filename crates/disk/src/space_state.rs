@@ -1,7 +1,7 @@
 //! The bytes of the directory, and the saves that wait for some of them.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::full_device_status::FullDevice;
 use crate::ledger::Ledger;
@@ -19,6 +19,8 @@ pub struct SpaceState {
     pub ledger_validity: LedgerValidity,
     /// Bytes in quarantine, as counted last. The ledger counts them too.
     pub quarantine_bytes: AtomicU64,
+    /// The index has more than the cap, and its chunks could not be deleted.
+    pub is_eviction_due: AtomicBool,
     /// Saves that wait for space below the cap.
     pub queue: WaitQueue,
     /// Bounds how often the directory is scanned to correct the total.
@@ -41,6 +43,7 @@ impl SpaceState {
             ledger,
             ledger_validity,
             quarantine_bytes: AtomicU64::new(quarantine_bytes),
+            is_eviction_due: AtomicBool::new(false),
             queue: WaitQueue::default(),
             relist_throttle: RelistThrottle::default(),
             full_device: FullDevice::default(),

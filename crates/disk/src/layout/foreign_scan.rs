@@ -99,6 +99,7 @@ fn round<M: Mover>(shared: &Shared<M>, foreign: &Foreign, listed: &mut bool) {
     }
     shared.report_failure(shared.scan_foreign(foreign), "sweep the directory");
     shared.evict_to_cap();
+    shared.evict_ledger_excess();
 }
 
 /// The scans of a simulated process.

@@ -48,7 +48,7 @@ pub struct Medium {
 pub enum Journal {
     /// Changes of names become durable in their order, and with each sync of a file.
     Ordered,
-    /// Each change of a name becomes durable by itself.
+    /// Each change of a name becomes durable by itself, or with a sync of its directory.
     None,
 }
 
@@ -157,6 +157,15 @@ impl Medium {
     /// The bytes of the files of chunks, unfinished and quarantined ones included.
     pub fn chunk_bytes(&self) -> u64 {
         self.bytes(true)
+    }
+
+    /// The most bytes that chunks may have once a process has counted them: the cap. Where calls fail, some of what a
+    /// crash brought back cannot be deleted.
+    pub fn allowed_bytes(&self, cap_bytes: u64) -> u64 {
+        match self.faults().errors_per_mille {
+            0 => cap_bytes,
+            _ => self.chunk_bytes().max(cap_bytes),
+        }
     }
 
     /// The bytes that the tiers count: of a chunk without its second file, as much as with it.
@@ -283,8 +292,7 @@ impl Medium {
                 set_time(file, world);
             }
             (Call::SetAttribute(file, value), _) => state.set_attribute(file, value),
-            // All names are synced with those of one directory. That is less than a crash may take.
-            (Call::Sync(_), Paths::One(Some(_))) => state.sync_names(),
+            (Call::Sync(_), Paths::One(Some(path))) => state.synced_dir(path),
             (Call::Sync(file), _) => state.synced(file),
             (Call::SyncAll, _) => state.sync_all(),
             _ => {}

@@ -50,6 +50,8 @@ const FAULTS: Duration = Duration::from_secs(12);
 const CALM: Duration = Duration::from_secs(12);
 /// Within this time after the last fault all is well again.
 const BACK_MAX: Duration = Duration::from_secs(2);
+/// So long after the last fault all that a crash brought back above the cap is evicted.
+const EVICTED_WITHIN: Duration = Duration::from_secs(6);
 /// When a process closes and another opens the directory, after the last fault.
 const REOPEN: Duration = Duration::from_secs(3);
 /// When another program may delete chunks of processes that go on.
@@ -112,7 +114,7 @@ impl Shared {
 
     /// A process counted the directory: from now on the cap holds again.
     fn set_counted(&self) {
-        self.bytes_max.store(CAP_BYTES, Ordering::Relaxed);
+        self.bytes_max.store(self.medium.allowed_bytes(CAP_BYTES), Ordering::Relaxed);
         self.is_counted.store(true, Ordering::Relaxed);
     }
 
@@ -289,12 +291,21 @@ impl Scheduler {
     fn check_cap(&self) {
         let bytes = self.shared.medium.chunk_bytes();
         let most = self.shared.bytes_max.load(Ordering::Relaxed);
+        let is_counted = self.shared.is_counted.load(Ordering::Relaxed);
+        if is_counted {
+            let is_evicted = self
+                .shared
+                .calm_since()
+                .is_some_and(|since| self.elapsed() > since + EVICTED_WITHIN);
+            let next = if is_evicted { CAP_BYTES } else { bytes.max(CAP_BYTES) };
+            self.shared.bytes_max.fetch_min(next, Ordering::Relaxed);
+        }
         if bytes > most {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.shared.world.finding("cap", what);
         }
         // After a crash the total is that of an earlier moment.
-        if self.shared.is_counted.load(Ordering::Relaxed)
+        if is_counted
             && let Ok(Some(counted)) = ledger_bytes(self.shared.medium.root())
             && counted < bytes
         {

@@ -212,7 +212,7 @@ impl Machine {
             let (running, opened) = node::start(&shared.setup, Arc::clone(&process));
             let error = match opened {
                 Ok(node) => {
-                    self.bytes_max = DIR_BYTES;
+                    self.bytes_max = process.bytes_max.load(Ordering::Relaxed);
                     let (stack, bucket) = (Arc::clone(&node.stack), Arc::clone(&node.bucket));
                     *shared.serving() = Some(Serving { stack, bucket, host });
                     return self.running = Some((node, running));

@@ -88,7 +88,7 @@ fn open(setup: &Setup, process: Arc<StackProcess>) -> Result<Node, Error> {
     let device = Device { world: Arc::clone(world), medium: Arc::clone(&process.medium) };
     let directory = directory_config(setup, &process.medium, clock.clone());
     let directory = Arc::new(Disk::open(directory, device)?);
-    process.bytes_max.store(DIR_BYTES, Ordering::Relaxed);
+    process.bytes_max.store(process.medium.allowed_bytes(DIR_BYTES), Ordering::Relaxed);
     process.is_open.store(true, Ordering::Relaxed);
     let bucket = Arc::new(S3Tier::open(bucket_config(&process.host))?);
     let config = StackConfig::new("stack")

@@ -12,6 +12,7 @@ use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::DIR_BYTES;
 use crate::directory::medium::Medium;
 use crate::directory::record::{Record, kind};
 use crate::host::Host;
@@ -128,7 +129,12 @@ impl StackProcess {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.world().finding("cap", what);
         }
-        if self.is_open.load(Ordering::Relaxed)
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        if is_open {
+            // What could not be deleted becomes less only.
+            self.bytes_max.fetch_min(bytes.max(DIR_BYTES), Ordering::Relaxed);
+        }
+        if is_open
             && let Ok(Some(counted)) = ledger_bytes(self.medium.root())
             && counted < bytes
         {

@@ -1,9 +1,9 @@
 //! What is durable, and what a crash keeps of the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
@@ -15,6 +15,10 @@ const BLOCK: usize = 4096;
 
 /// How many files without names are kept open until they are forgotten together.
 pub(super) const UNNAMED_MAX: usize = 32;
+
+/// From this number on the device writes back changes of names by itself, which a crash could undo else: each
+/// such file costs a descriptor.
+pub(super) const WRITTEN_BACK_AT: usize = 128;
 
 /// A change beside the bytes of files, in one step.
 #[derive(Clone, Debug)]
@@ -43,6 +47,53 @@ impl MediumState {
         }
     }
 
+    /// Without a journal a sync of a directory makes its own names durable, and no others.
+    pub(super) fn synced_dir(&mut self, dir: &Path) {
+        match self.journal {
+            Journal::Ordered => self.sync_names(),
+            Journal::None => self.sync_names_in(dir),
+        }
+    }
+
+    fn sync_names_in(&mut self, dir: &Path) {
+        let mut later = Vec::with_capacity(self.changes.len());
+        for change in std::mem::take(&mut self.changes) {
+            let Change::Names(names) = change else {
+                later.push(change);
+                continue;
+            };
+            let is_inside = |(path, _): &(PathBuf, Option<Entry>)| path.parent() == Some(dir);
+            // What a directory has moves with it.
+            let moves_dir =
+                names.len() > 1 && names.iter().any(|(_, entry)| *entry == Some(Entry::Dir));
+            let (inside, others) = match moves_dir && names.iter().any(is_inside) {
+                true => (names, Vec::new()),
+                false => names.into_iter().partition(is_inside),
+            };
+            apply(&mut self.durable_names, &inside);
+            if !others.is_empty() {
+                later.push(Change::Names(others));
+            }
+        }
+        self.changes = later;
+        if self.has_unnamed(WRITTEN_BACK_AT) {
+            self.write_back();
+        }
+    }
+
+    /// The device has written the older half of the changes by itself.
+    fn write_back(&mut self) {
+        let newer = self.changes.split_off(self.changes.len() / 2);
+        let older = std::mem::replace(&mut self.changes, newer);
+        older.iter().for_each(|change| match change {
+            Change::Names(names) => apply(&mut self.durable_names, names),
+            Change::Attribute(number, value) => {
+                self.durable_attributes.insert(*number, value.clone());
+            }
+        });
+        self.forget_unnamed();
+    }
+
     pub(super) fn sync_names(&mut self) {
         for change in std::mem::take(&mut self.changes) {
             match change {
@@ -55,14 +106,27 @@ impl MediumState {
             }
         }
         // Not at once: each costs a descriptor, and to look at all names costs time.
-        if self.files.len() > self.names.len() + UNNAMED_MAX {
+        if self.has_unnamed(UNNAMED_MAX) {
             self.forget_unnamed();
         }
     }
 
+    fn has_unnamed(&self, more_than: usize) -> bool {
+        self.files.len() > self.names.len() + more_than
+    }
+
     /// No crash brings these files back.
     fn forget_unnamed(&mut self) {
-        self.files.retain(|number, _| self.names.has_file(*number));
+        let changed = self.changes.iter().filter_map(|change| match change {
+            Change::Names(names) => Some(names.iter().filter_map(|(_, entry)| *entry)),
+            Change::Attribute(..) => None,
+        });
+        let changed: HashSet<Entry> = changed.flatten().collect();
+        self.files.retain(|number, _| {
+            self.names.has_file(*number)
+                || self.durable_names.has_file(*number)
+                || changed.contains(&Entry::File(*number))
+        });
     }
 
     fn sync_attribute(&mut self, number: u64) {

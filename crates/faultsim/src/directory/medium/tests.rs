@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::UnlinkatFlags;
 
-use super::durable::UNNAMED_MAX;
+use super::durable::{UNNAMED_MAX, WRITTEN_BACK_AT};
 use super::*;
 use crate::directory::process::{OnStack, SimProcess};
 use crate::directory::turn::Running;
@@ -124,6 +124,62 @@ fn few_files_without_names_are_kept() {
         }
         assert!(medium.lock().files.len() <= UNNAMED_MAX);
     });
+}
+
+/// Without a journal too, where nothing but a sync of their directory makes names durable.
+#[test]
+fn few_files_without_names_are_kept_where_a_crash_could_bring_them_back() {
+    as_process(Journal::None, |medium| {
+        kvtier_os::create_dir(medium.root().join("other")).unwrap();
+        let other = File::open(medium.root().join("other")).unwrap();
+        let at = medium.root().join("chunk");
+        for _ in 0..3 * WRITTEN_BACK_AT {
+            drop(kvtier_os::open(File::options().write(true).create_new(true), &at).unwrap());
+            kvtier_os::remove_file(&at).unwrap();
+            kvtier_os::sync_all(&other).unwrap();
+        }
+        assert!(medium.lock().files.len() <= WRITTEN_BACK_AT + 1);
+    });
+}
+
+/// The names that a crash keeps which leaves nothing that is not durable.
+fn durable(medium: &Medium) -> Vec<String> {
+    let names = medium.lock().durable_names.sorted(|_, _| true);
+    names.into_iter().map(|(path, _)| path.display().to_string()).collect()
+}
+
+/// Without a journal a sync of a directory makes its own names durable and no others, also of a rename from one
+/// to the other. With one it makes all durable.
+#[test]
+fn a_sync_of_a_directory_makes_durable_what_the_journal_says() {
+    fn run(medium: &Medium) {
+        let root = medium.root();
+        let sync = |dir: &str| kvtier_os::sync_all(&File::open(root.join(dir)).unwrap()).unwrap();
+        kvtier_os::create_dir(root.join("from")).unwrap();
+        kvtier_os::create_dir(root.join("to")).unwrap();
+        sync("");
+        let new = || File::options().write(true).create_new(true).clone();
+        drop(kvtier_os::open(&new(), root.join("from/a")).unwrap());
+        drop(kvtier_os::open(&new(), root.join("from/b")).unwrap());
+        sync("from");
+        assert_eq!(durable(medium), ["from", "from/a", "from/b", "to"]);
+        kvtier_os::rename(root.join("from/a"), root.join("to/a")).unwrap();
+        kvtier_os::remove_file(root.join("from/b")).unwrap();
+        sync("to");
+        let has_journal = medium.lock().journal == Journal::Ordered;
+        match has_journal {
+            true => assert_eq!(durable(medium), ["from", "to", "to/a"]),
+            false => assert_eq!(durable(medium), ["from", "from/a", "from/b", "to", "to/a"]),
+        }
+        sync("from");
+        assert_eq!(durable(medium), ["from", "to", "to/a"]);
+        // What a directory has moves with it.
+        kvtier_os::rename(root.join("to"), root.join("new")).unwrap();
+        sync("");
+        assert_eq!(durable(medium), ["from", "new", "new/a"]);
+    }
+    as_process(Journal::None, run);
+    as_process(Journal::Ordered, run);
 }
 
 /// Whether all that is in the directory has a time of the run.
