@@ -82,6 +82,36 @@ pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     file.write_all_at(bytes, at)
 }
 
+/// Reads at an offset until `wanted` bytes arrived or the file ends. Returns how many arrived: more
+/// than `wanted` where the file and `into` have them.
+#[inline]
+pub fn read_at_least(file: &File, into: &mut [u8], at: u64, wanted: usize) -> io::Result<usize> {
+    let mut got = 0;
+    while got < wanted.min(into.len()) {
+        match read_at(file, &mut into[got..], at + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
+}
+
+/// Reads once, as the system may answer it: also fewer bytes than the file has.
+#[inline]
+fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
+    #[cfg(feature = "simulate")]
+    let into = match crate::simulated::current() {
+        Some(process) => {
+            let len = process.read_len(into.len()).clamp(1, into.len());
+            &mut into[..len]
+        }
+        None => into,
+    };
+    file.read_at(into, at)
+}
+
 /// Sets the length of a file.
 #[inline]
 pub fn set_len(file: &File, bytes: u64) -> io::Result<()> {

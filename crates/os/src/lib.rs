@@ -28,8 +28,8 @@ pub use at::{fstatat, list_dir_at, openat, renameat, renameat2, unlinkat};
 pub use attributes::{attribute, attribute_at, set_attribute};
 pub use call::Call;
 pub use files::{
-    fallocate, fdatasync, ftruncate, set_len, sync_all, sync_data, syncfs, try_lock, write,
-    write_all, write_all_at,
+    fallocate, fdatasync, ftruncate, read_at_least, set_len, sync_all, sync_data, syncfs, try_lock,
+    write, write_all, write_all_at,
 };
 pub use identity::Identity;
 pub use paths::{

@@ -29,6 +29,9 @@ pub trait Process: Debug {
     /// How many of these bytes a write brings to the file before it fails; `None` for all.
     fn written(&self, bytes: usize) -> Option<(usize, nix::Error)>;
 
+    /// How many of these bytes a read answers at most.
+    fn read_len(&self, bytes: usize) -> usize;
+
     /// Whether a directory is known to have no names, so that it need not be listed.
     fn has_empty_dir(&self, name: Name<'_>) -> bool;
 

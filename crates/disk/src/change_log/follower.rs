@@ -1,7 +1,6 @@
 //! How far a process has read the change log, and how it reads on.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,7 +88,9 @@ impl Held {
         while self.read_to < len {
             let left = len - self.read_to;
             buffer.resize(left.min(most) as usize, 0);
-            let got = read_full(&self.segment.file, &mut buffer, self.read_to)?;
+            let wanted = buffer.len();
+            let got =
+                kvtier_os::read_at_least(&self.segment.file, &mut buffer, self.read_to, wanted)?;
             let bytes = &buffer[..got];
             let used = apply_whole(bytes, &mut read, apply);
             if used > 0 {
@@ -167,18 +168,4 @@ fn next_whole(bytes: &[u8]) -> Option<u64> {
         .map(|(at, _)| at)
         .find(|at| format::decode(&bytes[*at..]).next().is_some())
         .map(|at| at as u64)
-}
-
-/// Reads until the buffer is full or the file ends.
-fn read_full(file: &std::fs::File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match file.read_at(&mut buffer[got..], at + got as u64) {
-            Ok(0) => break,
-            Ok(n) => got += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(got)
 }

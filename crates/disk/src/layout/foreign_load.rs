@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 use kvtier_core::{Load, MissReason};
@@ -250,7 +249,7 @@ fn read_tail(file: &File, at: u64, wanted: usize, tail: &mut Lease) -> io::Resul
     tail.assume_filled(0);
     let page = tail.as_host_mut().and_then(|memory| memory.get_mut(..PAGE as usize));
     let page = page.ok_or_else(|| io::Error::other("no memory for a page"))?;
-    let got = file.read_at(page, at)?;
+    let got = kvtier_os::read_at_least(file, page, at, wanted)?;
     tail.assume_filled(got);
     if got == wanted { Ok(got) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use kvtier_core::{Error, ErrorKind};
@@ -73,7 +73,7 @@ pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
 pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHeader> {
     let Some(beside) = read_sidecar(path)? else { return Ok(ParsedHeader::NoSidecar) };
     let mut page = HeaderPage([0; GDS_HEADER_BYTES]);
-    let got = match file.read_at(&mut page.0, 0) {
+    let got = match kvtier_os::read_at_least(file, &mut page.0, 0, GDS_HEADER_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
         other => other?,
     };

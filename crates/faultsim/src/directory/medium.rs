@@ -85,6 +85,8 @@ pub struct Faults {
     pub slow: Duration,
     /// No transfer ends.
     pub hangs: bool,
+    /// Half of the reads answer fewer bytes than the file has.
+    pub short_reads: bool,
 }
 
 impl Faults {
@@ -255,6 +257,14 @@ impl Medium {
             return Err(nix::Error::EIO);
         }
         Ok(())
+    }
+
+    /// How many of these bytes a read answers at most.
+    pub fn read_len(&self, world: &World, bytes: usize) -> usize {
+        match self.faults().short_reads && world.below(2) == 0 {
+            true => 1 + world.below(bytes as u64) as usize,
+            false => bytes,
+        }
     }
 
     /// How many bytes of a write arrive before it fails; `None` for all.

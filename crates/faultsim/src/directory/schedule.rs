@@ -73,7 +73,7 @@ impl Faults {
     /// Some that the medium may have, or none.
     pub fn drawn(rng: &mut Rng) -> Self {
         let mut faults = Faults::default();
-        match rng.u64(..5) {
+        match rng.u64(..6) {
             0 => faults.is_full = true,
             1 => {
                 faults.errors_per_mille = rng.u64(..100);
@@ -81,6 +81,7 @@ impl Faults {
             }
             2 => faults.slow = between_ms(rng, 1, 300),
             3 => faults.hangs = true,
+            4 => faults.short_reads = true,
             _ => {}
         }
         faults
@@ -96,6 +97,7 @@ impl fmt::Display for Faults {
                 write!(f, "{} of 1000 calls fail{reads}", self.errors_per_mille)
             }
             Faults { hangs: true, .. } => write!(f, "transfers hang"),
+            Faults { short_reads: true, .. } => write!(f, "reads answer fewer bytes"),
             Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
         }
     }

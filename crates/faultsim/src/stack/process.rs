@@ -184,6 +184,10 @@ impl Process for OnRuntime {
         self.0.medium.torn(self.0.world(), bytes)
     }
 
+    fn read_len(&self, bytes: usize) -> usize {
+        self.0.medium.read_len(self.0.world(), bytes)
+    }
+
     fn has_empty_dir(&self, name: Name<'_>) -> bool {
         self.0.medium.has_empty_dir(name)
     }

@@ -126,6 +126,26 @@ fn few_files_without_names_are_kept() {
     });
 }
 
+/// Reads that answer fewer bytes are gone on with, to the end of the file or of what is wanted.
+#[test]
+fn short_reads_are_gone_on_with() {
+    as_process(Journal::Ordered, |medium| {
+        let at = medium.root().join("chunk");
+        let mut file =
+            kvtier_os::open(File::options().read(true).write(true).create_new(true), &at).unwrap();
+        let bytes: Vec<u8> = (0..200).collect();
+        kvtier_os::write_all(&mut file, &bytes).unwrap();
+        medium.set_faults(Faults { short_reads: true, ..Faults::default() });
+        for _ in 0..50 {
+            let mut into = [0; 300];
+            assert_eq!(kvtier_os::read_at_least(&file, &mut into, 10, 300).unwrap(), 190);
+            assert_eq!(into[..190], bytes[10..]);
+            let got = kvtier_os::read_at_least(&file, &mut into, 10, 20).unwrap();
+            assert!((20..=190).contains(&got), "{got}");
+        }
+    });
+}
+
 /// Without a journal too, where nothing but a sync of their directory makes names durable.
 #[test]
 fn few_files_without_names_are_kept_where_a_crash_could_bring_them_back() {
