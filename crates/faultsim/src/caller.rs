@@ -155,6 +155,10 @@ impl<'a> Caller<'a> {
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("load {numbers:?}"), began, &results.join(", "));
         for ((n, done), removed) in numbers.iter().zip(&done).zip(removed) {
+            if matches!(done.result, Ok(Loaded::Miss(MissReason::Corrupt))) {
+                let world = &self.common.world;
+                world.lock().corrupt_at.insert(*n, world.elapsed());
+            }
             let Ok(Loaded::Hit { len }) = done.result else { continue };
             let lease = done.op.into.first().and_then(|lease| lease.as_host());
             if lease.and_then(|bytes| bytes.get(..len as usize)) != Some(&model::bytes(*n)[..]) {
@@ -244,8 +248,14 @@ impl<'a> Caller<'a> {
         for (at, chunk) in held.into_iter().enumerate() {
             let is_there = chunk.watched.is_none_or(|number| world.lock().watched.end(number));
             let Some(Ok(Loaded::Miss(reason))) = loaded.get(at) else { continue };
-            let failed = world.lock().failed_until;
-            let is_excused = failed.excuses(chunk.place, since, *reason == MissReason::Corrupt);
+            let (failed, corrupt_at) = {
+                let state = world.lock();
+                (state.failed_until, state.corrupt_at.get(&chunk.n).copied())
+            };
+            // Another caller may have found it corrupt before.
+            let is_corrupt =
+                *reason == MissReason::Corrupt || corrupt_at.is_some_and(|at| at >= since);
+            let is_excused = failed.excuses(chunk.place, since, is_corrupt);
             if is_held && is_there && !is_excused {
                 let HeldChunk { n, place, .. } = chunk;
                 self.finding("hold", format!("{n}, held in {place:?}, is a miss: {reason:?}"));

@@ -42,6 +42,8 @@ pub struct State {
     /// The objects of chunks that are held.
     pub watched: WatchedObjects,
     pub failed_until: FailedUntil,
+    /// When a load last found a chunk's file corrupt, which is moved into quarantine then.
+    pub corrupt_at: BTreeMap<u64, Duration>,
     /// When the last answer comes that a fault delays, of journals and by node.
     late_journals: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
@@ -74,6 +76,7 @@ impl World {
             conditions: Conditions::default(),
             watched: WatchedObjects::default(),
             failed_until: FailedUntil::default(),
+            corrupt_at: BTreeMap::new(),
             late_journals: BTreeMap::new(),
             findings: Vec::new(),
             events: 0,
