@@ -14,7 +14,7 @@ use super::record::checksum;
 use crate::world::World;
 
 /// The time between two looks whether a device that hangs answers again.
-const HANG_STEP: Duration = Duration::from_millis(20);
+pub const HANG_STEP: Duration = Duration::from_millis(20);
 
 /// A mover whose transfers take time, and fail as the medium does.
 #[derive(Debug)]

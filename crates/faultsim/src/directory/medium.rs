@@ -36,6 +36,9 @@ use crate::world::{EPOCH_S, World};
 /// The size of the simulated file system.
 const SIZE_BYTES: u64 = 64 << 20;
 
+/// Most looks are answered from memory: one of this number is delayed.
+const LOOKS_A_DELAY: u64 = 16;
+
 /// The directory and its medium.
 #[derive(Debug)]
 pub struct Medium {
@@ -85,6 +88,10 @@ pub struct Faults {
     pub slow: Duration,
     /// No transfer ends.
     pub hangs: bool,
+    /// How much longer calls take that change or list names, or lock a file.
+    pub slow_names: Duration,
+    /// None of these calls ends.
+    pub names_hang: bool,
     /// Half of the reads answer fewer bytes than the file has.
     pub short_reads: bool,
 }
@@ -248,6 +255,24 @@ impl Medium {
             return Err(nix::Error::EIO);
         }
         Ok(())
+    }
+
+    /// How long a call waits before the device looks at it; `None` where it hangs.
+    pub fn delay(&self, world: &World, call: Call<'_>) -> Option<Duration> {
+        let faults = self.faults();
+        let is_slow = faults.names_hang || !faults.slow_names.is_zero();
+        let is_affected = is_slow
+            && match call {
+                Call::Rename(..) | Call::Exchange(..) | Call::Link(..) => true,
+                Call::Remove(_) | Call::RemoveTree(_) | Call::Lock(_) => true,
+                Call::Look(_) => world.below(LOOKS_A_DELAY) == 0,
+                _ => false,
+            };
+        match is_affected {
+            true if faults.names_hang => None,
+            true => Some(faults.slow_names),
+            false => Some(Duration::ZERO),
+        }
     }
 
     /// Fails a read of bytes that the device refuses.

@@ -351,6 +351,34 @@ mod tests {
         }
     }
 
+    /// Processes wait in calls while these hang or are slow, are killed there, and all goes on afterwards.
+    #[test]
+    fn calls_that_hang_end_with_the_fault_or_the_process() {
+        let at = |ms, lasts, what| {
+            let [at, lasts] = [ms, lasts].map(Duration::from_millis);
+            Fault { at, lasts, what }
+        };
+        let hang = What::Medium(Faults { names_hang: true, ..Faults::default() });
+        let slow_names = Duration::from_millis(20);
+        let slow = What::Medium(Faults { slow_names, ..Faults::default() });
+        let faults = [
+            at(2000, 3000, hang.clone()),
+            at(5500, 2000, slow),
+            at(8000, 2000, hang),
+            at(9000, 0, What::Crash { draws: 1 }),
+        ];
+        let report = run_plan(Scope::Directory, Plan::of_seed(1, &faults, true));
+        let count = |what: &str| report.trace.iter().filter(|event| event.contains(what)).count();
+        assert!(count("hangs in") >= 2 * PROCESSES, "{report}");
+        // They make no other call meanwhile.
+        let place = |what: &str| report.trace.iter().position(|event| event.contains(what));
+        let crash = place("crash: kept").unwrap();
+        let dies = |event: &&String| event.contains("is killed before");
+        let dead = report.trace[..crash].iter().rev().take(20).filter(dies).count();
+        assert!(dead >= PROCESSES - 1, "{dead}");
+        assert!(report.findings.is_empty(), "{report}");
+    }
+
     /// Operations end by their deadlines, processes close or are killed, and all goes on afterwards.
     #[test]
     fn a_medium_that_hangs_keeps_no_operation_and_no_process() {

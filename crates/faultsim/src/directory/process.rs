@@ -9,6 +9,7 @@ use kvtier_core::TimeSource;
 use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
 
 use super::chunk_files::ChunkFiles;
+use super::device::HANG_STEP;
 use super::medium::{Medium, Paths};
 use super::record::{Record, kind};
 use super::turn;
@@ -173,6 +174,27 @@ impl SimProcess {
         }
     }
 
+    /// Waits while the device delays a call, or lets it hang. All of the process waits: it has one stack.
+    fn wait_for_device(&self, call: Call<'_>) -> Result<(), nix::Error> {
+        let mut delay = self.medium.delay(&self.world, call);
+        let hangs = delay.is_none();
+        if hangs {
+            self.world.event(format_args!("{} hangs in {}", self.name(), kind(call)));
+        }
+        while delay != Some(Duration::ZERO) {
+            let wait = delay.unwrap_or(HANG_STEP);
+            self.state().lost += wait;
+            self.wait_until(self.world.elapsed() + wait);
+            self.die_here(call);
+            if self.state().is_dead {
+                return Err(nix::Error::EIO);
+            }
+            let still_hangs = hangs && self.medium.faults().names_hang;
+            delay = (!still_hangs).then_some(Duration::ZERO);
+        }
+        Ok(())
+    }
+
     /// Unwinds, where the process is to be killed at this call.
     fn die_here(&self, call: Call<'_>) {
         let dies = {
@@ -230,6 +252,7 @@ impl Process for OnStack {
             process.wait_until(process.world.elapsed());
             process.die_here(call);
         }
+        process.wait_for_device(call)?;
         let done = process.medium.before(&process.world, call);
         done.inspect_err(|error| self.record().refused(call, *error))
     }

@@ -49,7 +49,7 @@ pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
             }
             6 => What::Crash { draws: rng.u64(..) },
             7 => What::Closed { place },
-            8..10 => What::Medium(Faults::drawn(rng)),
+            8..10 => What::Medium(Faults::drawn(rng, true)),
             10 => What::Deleted { draws: rng.u64(..) },
             _ => What::Damaged { draws: rng.u64(..) },
         };
@@ -70,10 +70,10 @@ pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
 }
 
 impl Faults {
-    /// Some that the medium may have, or none.
-    pub fn drawn(rng: &mut Rng) -> Self {
+    /// Some that the medium may have, or none. `can_wait`: a process can wait in a call.
+    pub fn drawn(rng: &mut Rng, can_wait: bool) -> Self {
         let mut faults = Faults::default();
-        match rng.u64(..6) {
+        match rng.u64(..if can_wait { 8 } else { 6 }) {
             0 => faults.is_full = true,
             1 => {
                 faults.errors_per_mille = rng.u64(..100);
@@ -82,6 +82,8 @@ impl Faults {
             2 => faults.slow = between_ms(rng, 1, 300),
             3 => faults.hangs = true,
             4 => faults.short_reads = true,
+            5 if can_wait => faults.slow_names = between_ms(rng, 1, 50),
+            6 => faults.names_hang = true,
             _ => {}
         }
         faults
@@ -97,6 +99,12 @@ impl fmt::Display for Faults {
                 write!(f, "{} of 1000 calls fail{reads}", self.errors_per_mille)
             }
             Faults { hangs: true, .. } => write!(f, "transfers hang"),
+            Faults { names_hang: true, .. } => {
+                write!(f, "renames, deletes, locks and listings hang")
+            }
+            Faults { slow_names, .. } if !slow_names.is_zero() => {
+                write!(f, "renames, deletes, locks and listings take {slow_names:?} longer")
+            }
             Faults { short_reads: true, .. } => write!(f, "reads answer fewer bytes"),
             Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
         }
@@ -130,9 +138,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_fail_and_the_medium_hangs_in_some_runs() {
-        let kinds: [fn(&Faults) -> bool; 2] =
-            [|faults| faults.errors_on_reads, |faults| faults.hangs];
+    fn each_fault_of_the_medium_happens_in_some_runs() {
+        let kinds: [fn(&Faults) -> bool; 5] = [
+            |faults| faults.errors_on_reads,
+            |faults| faults.hangs,
+            |faults| faults.short_reads,
+            |faults| faults.names_hang,
+            |faults| !faults.slow_names.is_zero(),
+        ];
         for scope in [Scope::Directory, Scope::Layouts] {
             for kind in kinds {
                 let is_it =

@@ -50,7 +50,7 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
                 What::Partitioned
             }
             7 => What::Clock { ahead_ms: rng.i64(-3_600_000..3_600_000) },
-            8..10 => What::Medium(Faults::drawn(rng)),
+            8..10 => What::Medium(Faults::drawn(rng, false)),
             10..12 => What::Killed { calls, pause },
             13 => {
                 lasts = between_ms(rng, 200, 12_000).min(FAULTS - at);
