@@ -39,7 +39,7 @@ fn a_listing_that_waits_for_the_store_protects_no_key_that_changed_before_it() {
 
         machine.set_partitioned(true);
         sleep(Duration::from_secs(4)).await;
-        // It knows that the chunk is there, and asks for the delete.
+        // Its index has the chunk: it asks for the delete.
         assert!(first.remove(&ctx(5), vec![key.clone()].into()).await.is_err());
         // It keeps no journal, so that only a listing shows what it deletes.
         let second = S3Tier::open(TierConfig::new(simulation.machine("second").client())).unwrap();
