@@ -49,10 +49,14 @@ impl LedgerState {
     }
 }
 
-/// A generation that no process has seen: also not one that the file lost when it was damaged.
+/// How many generations one may be after the first that is possible: a second of them.
+const RANDOM_STEPS: u64 = 1_000_000_000;
+
+/// A generation that no process has seen: also not one that the file lost when it was damaged, or one of
+/// another process that the clock went back since.
 pub fn next_generation(seen: u64) -> u64 {
     let now = kvtier_os::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    u64::try_from(now).unwrap_or(0).max(seen + 1)
+    u64::try_from(now).unwrap_or(0).max(seen + 1) + fastrand::u64(..RANDOM_STEPS)
 }
 
 /// What the file says; `None` for a ledger that was never written, is damaged or of another
