@@ -34,7 +34,11 @@ impl<M: Mover> Shared<M> {
     pub fn delete_if_lone_sidecar(&self, foreign: &Foreign, name: &str) {
         let root = self.data_dir.root();
         let Some(meta) = foreign.lone_sidecar(root, name) else { return };
-        let age = meta.modified().ok().and_then(|at| self.clock.wall().duration_since(at).ok());
+        // A time in the future is old, too: the clock went back since.
+        let age = meta.modified().ok().map(|at| match self.clock.wall().duration_since(at) {
+            Ok(age) => age,
+            Err(e) => e.duration(),
+        });
         if self.data_dir.is_read_only() || age.is_none_or(|age| age < AGE_MIN) {
             return;
         }
