@@ -299,7 +299,8 @@ impl ChangeLog {
             to.0.map(|(segment, read_to)| Held::new(segment, read_to).with_reported(reported));
     }
 
-    fn note_missed(&self) {
+    /// Notes that records were missed, or could not be compared with the files.
+    pub fn note_missed(&self) {
         self.missed.fetch_add(1, Ordering::AcqRel);
     }
 

@@ -4,6 +4,8 @@
 //! record may be read twice, in any order, or after the file changed again. Where records are
 //! missing, [`reconcile`](Shared::reconcile) lists the directory instead.
 
+use std::io;
+
 use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
@@ -92,19 +94,26 @@ impl<M: Mover> Shared<M> {
     }
 
     fn follow(&self, record: &Record) {
-        match record {
+        let looked = match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
                 self.space.ledger_validity.explained(digest);
                 let known = self.index().known(digest).map(|entry| entry.chunk.len);
-                known.into_iter().for_each(|len| self.removed_by_another(digest, len));
+                known.map_or(Ok(()), |len| self.removed_by_another(digest, len))
             }
-            _ => {}
+            _ => Ok(()),
+        };
+        // The record does not come again: a listing shows whether the file is there.
+        if looked.is_err() {
+            self.changes.note_missed();
         }
     }
 
     /// Enters a chunk that a peer published, if its file exists.
-    pub fn follow_insert(&self, mut chunk: Chunk) {
+    ///
+    /// # Errors
+    /// Those of the look for the file.
+    pub fn follow_insert(&self, mut chunk: Chunk) -> io::Result<()> {
         let Chunk { digest, len, bytes, .. } = chunk;
         let known = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk);
         let is_same = |known: Chunk| (known.len, known.bytes) == (len, bytes);
@@ -115,7 +124,7 @@ impl<M: Mover> Shared<M> {
             || len == 0
             || len > chunk_file_name::LEN_MAX
         {
-            return;
+            return Ok(());
         }
         // A peer may have begun to encode.
         if bytes != chunk_file_name::file_len(len)
@@ -127,27 +136,29 @@ impl<M: Mover> Shared<M> {
         }
         // From here on no thread of this process changes the file or the entry.
         let one = self.name(&digest);
-        let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
+        let Some(file) = self.data_dir.find(&digest, len)? else { return Ok(()) };
         self.clear_corrupt_if_replaced(&digest, file);
         if known(&digest).is_some_and(|known| known.len != len) {
             // The comparison of two files takes the lock of the name itself.
             drop(one);
-            return self.resolve_duplicate(&digest, len);
+            self.resolve_duplicate(&digest, len);
+            return Ok(());
         }
         let bytes = self.data_dir.counted_bytes(len, &file);
         let mut index = self.index();
         if index.is_known(&digest) {
             // The file was replaced by one in another encoding.
             index.resize(&digest, len, bytes);
-            return;
+            return Ok(());
         }
         if index.is_suspect(&digest) {
-            return;
+            return Ok(());
         }
         chunk.bytes = bytes;
         let _ = index.insert(chunk);
         self.listeners.push(Event::Stored { key: digest, len });
         drop(index);
         self.learn_length(len);
+        Ok(())
     }
 }

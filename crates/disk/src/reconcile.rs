@@ -2,6 +2,8 @@
 //! [change log](crate::change_log) are missing. Then reads the log again from where it was when the
 //! listing began.
 
+use std::io;
+
 use kvtier_index::Chunk;
 
 use crate::data_dir::Listed;
@@ -44,19 +46,24 @@ impl<M: Mover> Shared<M> {
         }
         // For the binary search below.
         listed.sort_unstable_by_key(|chunk| (chunk.digest, chunk.len));
-        self.apply_listing(&listed);
+        let looked = self.apply_listing(&listed);
         self.drop_unlisted(&listed);
         // Chunks that changed during the listing may be entered or dropped wrongly: their records
         // are read again.
         self.changes.rewind(position);
         self.follow_changes();
-        self.changes.settle(missed);
+        if self.reported("look at listed files", looked) {
+            self.changes.settle(missed);
+        }
         self.listeners.notify();
         true
     }
 
     /// Enters files that the index lacks.
-    pub fn apply_listing(&self, listed: &[Listed]) {
+    ///
+    /// # Errors
+    /// That of the last look that failed. The other files are entered.
+    pub fn apply_listing(&self, listed: &[Listed]) -> io::Result<()> {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
             let index = self.index();
@@ -78,7 +85,11 @@ impl<M: Mover> Shared<M> {
                 }
             }
         }
-        to_compare.into_iter().for_each(|chunk| self.follow_insert(chunk));
+        let mut looked = Ok(());
+        for chunk in to_compare {
+            looked = self.follow_insert(chunk).and(looked);
+        }
+        looked
     }
 
     /// Drops entries of the index whose files are missing.

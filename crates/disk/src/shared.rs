@@ -242,11 +242,15 @@ impl<M: Mover> Shared<M> {
 
     /// The same where a peer reported that it deleted the file, and released its bytes. The caller
     /// notifies the listeners.
-    pub fn removed_by_another(&self, digest: &Digest, len: u64) {
+    ///
+    /// # Errors
+    /// Those of the look for the file.
+    pub fn removed_by_another(&self, digest: &Digest, len: u64) -> io::Result<()> {
         let _one = self.name(digest);
-        if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
+        if self.data_dir.find(digest, len)?.is_none() {
             self.forget(digest, false);
         }
+        Ok(())
     }
 
     /// Removes a chunk from the index whose file is missing or `corrupt`. The caller holds its
