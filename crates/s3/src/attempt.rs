@@ -494,7 +494,7 @@ mod tests {
         let inner = Client::new(Config::new(address.resolve().unwrap(), credentials)).inner;
         let check = Request { to_configured: true, ..Request::new("HEAD", None) };
         let breaker = inner.breakers.kind(check.kind());
-        while breaker.outage().is_none() {
+        while breaker.outage(Instant::now()).is_none() {
             let away = Error::new(ErrorKind::Io, "it is away");
             let now = Instant::now();
             breaker.failed(now, now, &away, &inner.counters);

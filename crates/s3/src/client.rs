@@ -345,11 +345,12 @@ impl Client {
     }
 
     /// One sentence for each open breaker, with the last failure as the cause. Empty while the
-    /// endpoint is healthy.
+    /// endpoint is healthy, and where requests of a kind have not been tried again for half a minute.
     pub fn outages(&self) -> Vec<String> {
+        let now = Instant::now();
         RequestKind::ALL
             .into_iter()
-            .filter_map(|kind| self.inner.breakers.kind(kind).outage())
+            .filter_map(|kind| self.inner.breakers.kind(kind).outage(now))
             .collect()
     }
 }

@@ -27,6 +27,10 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 /// lost just before the endpoint recovered.
 const PROBE_MAX: Duration = Duration::from_millis(500);
 
+/// A failure is reported for this time. Requests of a kind that is in use are tried again sooner; of one that is
+/// not, nothing newer is known.
+const REPORTED_FOR: Duration = Duration::from_secs(30);
+
 /// The breakers of an endpoint, one for each kind of requests.
 #[derive(Debug)]
 pub struct Breakers([Breaker; RequestKind::ALL.len()]);
@@ -127,14 +131,12 @@ impl Breaker {
     }
 
     /// What an operator should know while it is open, with the last failure.
-    pub fn outage(&self) -> Option<String> {
+    pub fn outage(&self, now: Instant) -> Option<String> {
         let state = self.state();
         state.open?;
-        let failure = self.failure(&state);
-        Some(match &state.last_failure {
-            Some((_, cause)) => format!("{failure}: {}", cause.report()),
-            None => failure,
-        })
+        let (at, cause) = state.last_failure.as_ref()?;
+        let is_recent = now.duration_since(*at) < REPORTED_FOR;
+        is_recent.then(|| format!("{}: {}", self.failure(&state), cause.report()))
     }
 
     /// The last failure, if it is not older than `then`.
@@ -216,8 +218,9 @@ mod tests {
             "{}",
             refused.report()
         );
-        let outage = breaker.outage().unwrap();
+        let outage = breaker.outage(at(29_999)).unwrap();
         assert!(outage.contains("8 reads") && outage.ends_with("connection refused"), "{outage}");
+        assert_eq!(breaker.outage(at(30_000)), None, "nothing newer is known");
         assert!(breaker.failure_since(at(0)).is_some() && breaker.failure_since(at(1)).is_none());
         assert!(breaker.admit(at(100), &counters).is_ok(), "one probe");
         assert!(breaker.admit(at(100), &counters).is_err(), "only one");
@@ -228,7 +231,7 @@ mod tests {
         assert!(breaker.admit(at(810), &counters).is_ok(), "a probe that hangs does not block");
         assert!(breaker.succeeded(at(820), &counters) && !breaker.succeeded(at(820), &counters));
         assert!(breaker.admit(at(820), &counters).is_ok());
-        assert_eq!(breaker.outage(), None);
+        assert_eq!(breaker.outage(at(820)), None);
         let counts = counters.read();
         assert_eq!(
             (counts.breaker_opened, counts.breaker_probes, counts.breaker_closed),
