@@ -100,6 +100,16 @@ enum ConditionSupport {
     Missing,
 }
 
+/// What a PUT under the name of this node's lease did that must not overwrite it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SecondPut {
+    Refused,
+    /// The store overwrites in spite of the condition.
+    Stored,
+    /// It was stored since the lease was gone: the holder of a later one deletes older ones.
+    LeaseWasGone,
+}
+
 struct Candidate {
     shared: Arc<Shared>,
     client: Client,
@@ -172,12 +182,15 @@ impl Candidate {
         let sent_ms = shared.now_ms();
         let answer =
             match own_objects::put(&self.client, &name, self.object(), &Put::if_absent()).await {
-                Ok(Stored::New { .. }) => match self.overwrites(&name).await {
-                    Ok(true) => return Ok(self.report_missing("ignores If-None-Match on a PUT")),
-                    Ok(false) => {
+                Ok(Stored::New { .. }) => match self.put_again(&name).await {
+                    Ok(SecondPut::Stored) => {
+                        return Ok(self.report_missing("ignores If-None-Match on a PUT"));
+                    }
+                    Ok(SecondPut::Refused) => {
                         shared.node.notes().lease = None;
                         ClaimOutcome::Ours
                     }
+                    Ok(SecondPut::LeaseWasGone) => ClaimOutcome::Unclear,
                     // The object exists in any case; the next step reads it.
                     Err(e) => {
                         drop(shared.error("lease", None, e));
@@ -194,11 +207,19 @@ impl Candidate {
         Ok(ConditionSupport::Honoured)
     }
 
-    /// Whether the store overwrites an existing object in spite of the condition. The object is
+    /// Tries whether the store overwrites an existing object in spite of the condition. The object is
     /// this node's own, and its bytes stay the same.
-    async fn overwrites(&self, name: &str) -> kvtier_s3::Result<bool> {
-        let again = own_objects::put(&self.client, name, self.object(), &Put::if_absent()).await?;
-        Ok(!matches!(again, Stored::Present))
+    async fn put_again(&self, name: &str) -> kvtier_s3::Result<SecondPut> {
+        let put =
+            async || own_objects::put(&self.client, name, self.object(), &Put::if_absent()).await;
+        if put().await? == Stored::Present {
+            return Ok(SecondPut::Refused);
+        }
+        // Twice within a moment no other node deletes it.
+        Ok(match put().await? {
+            Stored::Present => SecondPut::LeaseWasGone,
+            _ => SecondPut::Stored,
+        })
     }
 
     fn report_missing(&self, what: &str) -> ConditionSupport {
@@ -213,15 +234,19 @@ impl Candidate {
         let name = self.shared.node.own_names.lease(epoch);
         let bytes = own_objects::get(&self.client, &name, BYTES_MAX).await?;
         // Node and number match only if the last claim of this process wrote it.
-        let ours = bytes.is_some_and(|bytes| bytes == self.object());
+        let mut ours = bytes.is_some_and(|bytes| bytes == self.object());
         if ours {
             let _writing = self.shared.node.lease_write.lock().await;
             if self.shared.gate.is_closed() {
                 return Ok(ConditionSupport::Honoured);
             }
             // The answer to the claim, which would have shown it, was lost.
-            if self.overwrites(&name).await? {
-                return Ok(self.report_missing("ignores If-None-Match on a PUT"));
+            match self.put_again(&name).await? {
+                SecondPut::Refused => {}
+                SecondPut::LeaseWasGone => ours = false,
+                SecondPut::Stored => {
+                    return Ok(self.report_missing("ignores If-None-Match on a PUT"));
+                }
             }
         }
         self.lease(|lease, now_ms| lease.read(now_ms, ours));
