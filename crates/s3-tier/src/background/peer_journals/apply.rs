@@ -119,6 +119,11 @@ impl Apply<'_> {
         match from.limit(seen.and(by_journal)) {
             Newer::Other => {}
             Newer::Unclear => self.unclear_chunks.put(entry.chunk),
+            // It may have been saved again since. Then it is still held: the bucket is asked.
+            Newer::This if self.catalog.index.is_held(digest) => {
+                self.unclear_chunks.put(entry.chunk);
+                self.catalog.invalidate(digest);
+            }
             Newer::This => {
                 let suspect = self.catalog.index.is_suspect(digest);
                 self.catalog.forget(digest);
