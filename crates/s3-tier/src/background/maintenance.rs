@@ -230,17 +230,21 @@ async fn flush(shared: &Shared) -> kvtier_s3::Result<Option<String>> {
     }
     add(&shared.counters.journaled, records.len() as u64);
     node.journal.wrote(number);
-    // Bounds the journal where no evictor merges and deletes its objects. If it fails, the records are
-    // written all the same, and the next round tries again.
+    Ok(Some(name))
+}
+
+/// Bounds the journal where no evictor merges and deletes its objects. What could not be deleted is tried
+/// again in the next round, also of a node that has nothing to write.
+async fn delete_old_objects(shared: &Shared) {
+    let node = &shared.node;
     for _ in 0..DELETES_MAX {
-        let Some(old) = node.journal.beyond_max() else { break };
+        let Some(old) = node.journal.beyond_max() else { return };
         let deleted = shared.client.delete(&node.own_names.journal(&node.name, old)).await;
         if !record(shared, "journal", deleted) {
-            break;
+            return;
         }
         node.journal.deleted(old);
     }
-    Ok(Some(name))
 }
 
 struct Maintenance {
@@ -349,7 +353,11 @@ impl Maintenance {
     async fn write_journal(&mut self) -> bool {
         let sent = Instant::now();
         let written = flush(&self.shared).await;
-        self.stored(written, sent)
+        let is_stored = self.stored(written, sent);
+        if is_stored {
+            delete_old_objects(&self.shared).await;
+        }
+        is_stored
     }
 
     /// An object of the journal that was sent then is stored, or not; whether it is.

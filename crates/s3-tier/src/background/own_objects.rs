@@ -2,6 +2,7 @@
 
 use kvtier_mem::{Lease, View};
 use kvtier_s3::{Client, Entry, ErrorKind, Get, List, Put, Result, Stored};
+use tokio::time::Instant;
 
 /// The most pages of a listing of own objects.
 pub const PAGES_MAX: usize = 64;
@@ -45,6 +46,8 @@ pub struct OwnListing {
     pub entries: Vec<Entry>,
     /// The date of the answer.
     pub date: Option<i64>,
+    /// When it came.
+    pub at: Option<Instant>,
     /// There are more than are listed.
     pub is_cut: bool,
 }
@@ -58,6 +61,7 @@ pub async fn list(client: &Client, directory: &str) -> Result<OwnListing> {
         let page = client.list(&what, next.as_deref()).await?;
         listing.entries.extend(page.entries);
         (next, listing.date) = (page.next, page.date.or(listing.date));
+        listing.at = Some(Instant::now());
         if next.is_none() {
             break;
         }

@@ -232,8 +232,11 @@ impl JournalMerger {
     /// Objects that a snapshot contains and that are at least `age_s` old; younger ones may not
     /// have been read by all nodes.
     pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
-        let OwnListing { entries, date, .. } = &self.listed;
-        let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
+        let OwnListing { entries, date, at, .. } = &self.listed;
+        // The listing may be older than the snapshot by as long as a journal took to come.
+        let since_s = at.map_or(0, |at| at.elapsed().as_secs().cast_signed());
+        let old =
+            |entry: &&Entry| date.is_some_and(|date| date + since_s - entry.modified >= age_s);
         let merged =
             |entry: &&Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(own);
         entries.iter().filter(old).filter(merged).map(|entry| entry.key.as_str()).collect()
