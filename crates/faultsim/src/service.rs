@@ -11,10 +11,14 @@ use crate::caller::{Caller, is_hit, is_stored};
 /// The time limit of an operation. It is short: one key may wait for a request of another caller that
 /// hangs.
 pub const OPERATION_MAX: Duration = Duration::from_millis(400);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The longest time from one attempt to the next: a save and the load of what it stored.
+pub const ATTEMPT_MAX: Duration = Duration::from_millis(2 * 400 + 50);
 /// A tier is given up after this time.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// When a tier served again, since the last fault.
+/// When a tier served again, since the last fault: when the first attempt began that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct ServedAgain {
     /// A chunk was loaded.
@@ -25,39 +29,64 @@ pub struct ServedAgain {
     pub stored: Duration,
 }
 
-/// Tries until a chunk is stored and loaded. The keys are below `keys`. `may_be_full`: whether it may shed
-/// new chunks now since it waits for another node to evict. `stores`: whether it must store one some time.
-pub async fn serves_again(
-    caller: &Caller<'_>,
-    keys: u64,
-    may_be_full: &(dyn Fn() -> bool + Sync),
-    stores: bool,
-) -> ServedAgain {
-    let (began, began_at) = (Instant::now(), caller.common.world.elapsed());
-    let (mut loaded, mut saved) = (None, None);
-    let mut is_done = false;
-    while !is_done && began.elapsed() < GIVEN_UP {
-        if let Some(n) = absent(caller, keys) {
-            let results = caller.save(&[n]).await;
-            if is_stored(&results) && is_hit(&caller.load(&[n]).await) {
-                loaded.get_or_insert(began.elapsed());
-                saved.get_or_insert(began.elapsed());
+/// What is tried until a tier serves again.
+#[derive(Clone, Copy)]
+pub struct Attempts<'a> {
+    pub caller: &'a Caller<'a>,
+    /// Keys are below this number.
+    pub keys: u64,
+    /// Whether the tier may shed new chunks now since it waits for another node to evict.
+    pub may_be_full: &'a (dyn Fn() -> bool + Sync),
+    /// Whether it must store a chunk some time.
+    pub stores: bool,
+}
+
+impl Attempts<'_> {
+    /// Tries until a chunk is loaded, and a new one is stored.
+    pub async fn until_served(&self) -> ServedAgain {
+        let began = Instant::now();
+        let (loaded, saved) = tokio::join!(self.until_loaded(began), self.until_saved(began));
+        ServedAgain { loaded, ..saved }
+    }
+
+    async fn until_loaded(&self, began: Instant) -> Duration {
+        let mut at = began.elapsed();
+        while at < GIVEN_UP && !loads(self.caller, self.keys).await {
+            sleep(PAUSE).await;
+            at = began.elapsed();
+        }
+        at
+    }
+
+    async fn until_saved(&self, began: Instant) -> ServedAgain {
+        let caller = self.caller;
+        let began_at = caller.common.world.elapsed();
+        let mut saved = None;
+        loop {
+            let at = began.elapsed();
+            if at >= GIVEN_UP {
                 break;
             }
-            if is_full(&results) && may_be_full() {
-                saved.get_or_insert(began.elapsed());
+            if let Some(n) = absent(caller, self.keys) {
+                let results = caller.save(&[n]).await;
+                if is_stored(&results) && is_hit(&caller.load(&[n]).await) {
+                    let saved = saved.unwrap_or(at);
+                    return ServedAgain { loaded: at, saved, stored: at };
+                }
+                if is_full(&results) && (self.may_be_full)() {
+                    saved.get_or_insert(at);
+                }
             }
+            // Callers share what a node may write.
+            let has_stored = !self.stores || caller.has_stored_since(began_at);
+            if has_stored && saved.is_some() {
+                break;
+            }
+            sleep(PAUSE).await;
         }
-        if loaded.is_none() && loads(caller, keys).await {
-            loaded = Some(began.elapsed());
-        }
-        // Callers share what a node may write.
-        let has_stored = !stores || caller.has_stored_since(began_at);
-        is_done = has_stored && loaded.is_some() && saved.is_some();
-        sleep(Duration::from_millis(50)).await;
+        let stored = began.elapsed();
+        ServedAgain { loaded: stored, saved: saved.unwrap_or(stored), stored }
     }
-    let stored = began.elapsed();
-    ServedAgain { loaded: loaded.unwrap_or(stored), saved: saved.unwrap_or(stored), stored }
 }
 
 fn is_full(saved: &[Result<Saved, Error>]) -> bool {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,6 +21,8 @@ pub const EPOCH_S: u64 = 1_767_225_600;
 #[derive(Debug)]
 pub struct World {
     time: Time,
+    /// By how much the time of day is wrong.
+    wall_ahead_ms: AtomicI64,
     state: Mutex<State>,
 }
 
@@ -86,7 +88,7 @@ impl World {
             digested: Vec::new(),
             trace: traced.then(Vec::new),
         };
-        World { time, state: Mutex::new(state) }
+        World { time, wall_ahead_ms: AtomicI64::new(0), state: Mutex::new(state) }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,9 +111,19 @@ impl World {
         }
     }
 
-    /// The time of day.
+    /// The time of day, of machines without a clock of their own.
     pub fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S) + self.elapsed()
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.wall_ms())
+    }
+
+    /// The same, in milliseconds since 1970.
+    pub fn wall_ms(&self) -> u64 {
+        self.store_ms().saturating_add_signed(self.wall_ahead_ms.load(Ordering::Relaxed))
+    }
+
+    /// Sets by how much the time of day is wrong.
+    pub fn set_wall(&self, ahead_ms: i64) {
+        self.wall_ahead_ms.store(ahead_ms, Ordering::Relaxed);
     }
 
     /// Lets time of its own pass.

@@ -61,6 +61,10 @@ impl Scheduler {
                 self.shared.is_log_doubtful.fetch_or(faults.errors_on_reads, Ordering::Relaxed);
                 self.change_medium(*faults);
             }
+            What::Clock { ahead_ms } => {
+                self.shared.world.set_wall(*ahead_ms);
+                self.shared.world.event(format_args!("the time of day is {ahead_ms} ms ahead"));
+            }
             What::Deleted { draws } => {
                 let rng = &mut Rng::with_seed(*draws);
                 let mut count = 0;

@@ -13,7 +13,7 @@ use super::device::HANG_STEP;
 use super::medium::{Medium, Paths};
 use super::record::{Record, kind};
 use super::turn;
-use crate::world::{EPOCH_S, World};
+use crate::world::World;
 
 /// What unwinds a killed process.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl SimProcess {
             number,
             place,
             chunk_files: None,
-            started_ms: EPOCH_S * 1000 + world.elapsed().as_millis() as u64,
+            started_ms: world.wall_ms(),
             world: Arc::clone(world),
             medium: Arc::clone(medium),
             state: Mutex::default(),

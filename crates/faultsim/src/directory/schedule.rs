@@ -10,6 +10,9 @@ use super::{FAULTS, LATE_DELETION, PROCESSES, REOPEN};
 use crate::Scope;
 use crate::schedule::{self, between_ms, last_until_next};
 
+/// The most that the time of day is wrong by: twenty days.
+const CLOCK_MAX_MS: i64 = 20 * 24 * 3600 * 1000;
+
 /// A fault of a directory.
 pub type Fault = schedule::Fault<What>;
 
@@ -25,6 +28,8 @@ pub enum What {
     Crash { draws: u64 },
     /// Calls of all processes fail or are slow. No two of these overlap.
     Medium(Faults),
+    /// From now on the time of day is ahead by so much, or behind.
+    Clock { ahead_ms: i64 },
     /// Another program deletes about one of three chunks, drawn from this number.
     Deleted { draws: u64 },
     /// A file of `.kvtier` is damaged. Which and how is drawn from this number.
@@ -40,7 +45,7 @@ pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
     let mut at = Duration::from_secs(1);
     while at < FAULTS {
         let place = rng.usize(..PROCESSES);
-        let what = match rng.u64(..if is_harmed { 12 } else { 10 }) {
+        let what = match rng.u64(..if is_harmed { 13 } else { 11 }) {
             0..3 => What::Killed { place, calls: rng.u64(..60) },
             3..6 => {
                 let time = between_ms(rng, 10, 6000);
@@ -50,7 +55,8 @@ pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
             6 => What::Crash { draws: rng.u64(..) },
             7 => What::Closed { place },
             8..10 => What::Medium(Faults::drawn(rng, true)),
-            10 => What::Deleted { draws: rng.u64(..) },
+            10 => What::Clock { ahead_ms: clock(rng) },
+            11 => What::Deleted { draws: rng.u64(..) },
             _ => What::Damaged { draws: rng.u64(..) },
         };
         faults.push(at_once(at, what));
@@ -67,6 +73,16 @@ pub fn of_seed(scope: Scope, seed: u64) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// By how much the time of day is wrong: a minute or two, days, or not.
+fn clock(rng: &mut Rng) -> i64 {
+    let most_ms = match rng.u64(..4) {
+        0 => return 0,
+        1 | 2 => 100_000,
+        _ => CLOCK_MAX_MS,
+    };
+    rng.i64(-most_ms..=most_ms)
 }
 
 impl Faults {
@@ -127,6 +143,7 @@ impl fmt::Display for What {
             What::Closed { place } => write!(f, "process {place} of those that run closes"),
             What::Crash { .. } => write!(f, "the machine loses power"),
             What::Medium(faults) => write!(f, "{faults}"),
+            What::Clock { ahead_ms } => write!(f, "the time of day is {ahead_ms} ms ahead"),
             What::Deleted { .. } => write!(f, "another program deletes chunks"),
             What::Damaged { .. } => write!(f, "a file of .kvtier is damaged"),
         }
@@ -152,6 +169,24 @@ mod tests {
                     |fault: &Fault| matches!(&fault.what, What::Medium(faults) if kind(faults));
                 let runs = (0..200).filter(|seed| of_seed(scope, *seed).iter().any(is_it)).count();
                 assert!((20..180).contains(&runs), "{runs}");
+            }
+        }
+    }
+
+    #[test]
+    fn clocks_jump_forwards_and_backwards_in_some_runs() {
+        for scope in [Scope::Directory, Scope::Layouts] {
+            let jumps = (0..200).flat_map(|seed| of_seed(scope, seed));
+            let ahead: Vec<i64> = jumps
+                .filter_map(|fault| match fault.what {
+                    What::Clock { ahead_ms } => Some(ahead_ms),
+                    _ => None,
+                })
+                .collect();
+            let day_ms = 24 * 3600 * 1000;
+            for is_it in [|ms| ms > day_ms, |ms| ms < -day_ms, |ms: i64| (1..100_000).contains(&ms)]
+            {
+                assert!(ahead.iter().any(|ms| is_it(*ms)), "{ahead:?}");
             }
         }
     }

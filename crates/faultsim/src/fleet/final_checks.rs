@@ -16,7 +16,7 @@ use super::{CAP_BYTES, Fleet, KEYS, NODES};
 use crate::caller::is_hit;
 use crate::holds::BACK_MAX;
 use crate::own_objects::{journals_are_bounded, says_it_evicts, status_is_right};
-use crate::service::{OPERATION_MAX, ServedAgain, serves_again};
+use crate::service::{ATTEMPT_MAX, Attempts, OPERATION_MAX, ServedAgain};
 
 /// Within this time after the last fault a node stores a new chunk, in a full bucket, too: a dead evictor is
 /// replaced within two terms of four seconds. Then that one reads what it needs, and deletes.
@@ -60,7 +60,9 @@ async fn node_serves(fleet: Arc<Fleet>, node: Node) {
     let evicts = fleet.setting.evicts();
     // Operations that hang may have all places of a narrow tier, which throttles others until their deadline.
     let back_max = if fleet.is_narrow { DEADLINE + BACK_MAX } else { BACK_MAX };
-    let again = serves_again(&caller, KEYS, &may_be_full, evicts).await;
+    let attempts =
+        Attempts { caller: &caller, keys: KEYS, may_be_full: &may_be_full, stores: evicts };
+    let again = attempts.until_served().await;
     world.event(format_args!("{name} serves again, delayed by {delay:?}: {again:?}"));
     let ServedAgain { loaded, saved, stored } = again;
     for (what, took, delay, max) in [
@@ -68,7 +70,7 @@ async fn node_serves(fleet: Arc<Fleet>, node: Node) {
         ("saves", saved, delay, back_max),
         ("stores a new chunk", stored, evictor_delay, STORES_MAX),
     ] {
-        if took > delay + max {
+        if took > delay + max + ATTEMPT_MAX {
             let what = format!("{name} {what} {took:?} after the last fault, delayed by {delay:?}");
             world.finding("service", what);
         }

@@ -12,8 +12,8 @@ use nix::sys::time::TimeSpec;
 use super::paths::Paths;
 use crate::world::{EPOCH_S, World};
 
-/// No run takes so long.
-const RUN_MAX_S: u64 = 24 * 3600;
+/// In no run the time of day is farther from the start of a run.
+const FROM_START_MAX_S: u64 = 30 * 24 * 3600;
 
 /// Sets a file's time of the last write to virtual time.
 pub fn set_time(file: BorrowedFd<'_>, world: &World) {
@@ -44,7 +44,7 @@ pub fn set_dir_times(root: &Path, call: Call<'_>, paths: &Paths, world: &World) 
 
 /// Whether a file's time of the last write is not one of the run.
 pub fn is_of_host(file: BorrowedFd<'_>) -> bool {
-    let run = EPOCH_S..EPOCH_S + RUN_MAX_S;
+    let run = EPOCH_S - FROM_START_MAX_S..EPOCH_S + FROM_START_MAX_S;
     fstat(file).is_ok_and(|stat| !run.contains(&stat.st_mtime.cast_unsigned()))
 }
 
