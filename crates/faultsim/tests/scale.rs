@@ -14,6 +14,7 @@ fn full(nodes: usize) -> ScaleResult {
     let mut setup = ScaleSetup::new(nodes, 2000);
     // So that much is saved in a short time.
     setup.churn = 0.001;
+    setup.start_within = Duration::from_secs(30);
     setup.warm_up = Duration::from_secs(120);
     setup.measured = Duration::from_secs(150);
     measure(&setup)

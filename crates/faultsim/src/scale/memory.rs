@@ -53,7 +53,7 @@ fn leave_snapshot(world: &World, chunks: u64) {
     let mut manifest = format!("kvtier bucket snapshot\nformat: 2\nlayout: kvtier\nat: {at_ms}\n");
     let mut state = world.lock();
     let mut put = |name: &str, bytes: Vec<u8>| {
-        state.bucket.put_foreign(&format!("{PREFIX}/.kvtier/snapshot/{name}"), bytes, EPOCH_S);
+        state.bucket.put_foreign(&format!("{PREFIX}/.kvtier/snapshot/{name}"), bytes, at_ms);
     };
     for (number, first) in (0..chunks).step_by(PART_CHUNKS).enumerate() {
         let digest = |n: u64| Digest::derive("kvtier faultsim scale", &n.to_le_bytes());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use kvtier_core::Observe;
 use kvtier_key::Digest;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub use self::memory::node_memory;
 use self::node::ScaleNode;
@@ -43,9 +43,9 @@ pub struct ScaleSetup {
     pub chunks: u64,
     /// Whether the bucket is full at the start. Else it is empty.
     pub is_full: bool,
-    /// The time between the starts of the first and the last node.
+    /// The time in which all nodes start, each at a random moment of it.
     pub start_within: Duration,
-    /// The time from the start of the last node to the measurement.
+    /// The time from the end of `start_within` to the measurement.
     pub warm_up: Duration,
     /// How long is measured.
     pub measured: Duration,
@@ -60,14 +60,17 @@ pub struct ScaleSetup {
 }
 
 impl ScaleSetup {
-    /// A full bucket: nodes that start within five seconds, five minutes until it is measured for twenty minutes, and
+    /// A full bucket: nodes that start within ten minutes, five minutes until it is measured for twenty minutes, and
     /// saves of the whole cap in 83 minutes.
+    ///
+    /// Ten minutes are the time between two listings. So the rounds and listings of the nodes are spread evenly, as
+    /// those of a fleet whose nodes come and go.
     pub fn new(nodes: usize, chunks: u64) -> Self {
         ScaleSetup {
             nodes,
             chunks,
             is_full: true,
-            start_within: Duration::from_secs(5),
+            start_within: Duration::from_secs(600),
             warm_up: Duration::from_secs(300),
             measured: Duration::from_secs(1200),
             churn: 0.0002,
@@ -130,13 +133,18 @@ fn digest(n: u64) -> Digest {
     *workload::key(n).digest()
 }
 
+/// Fills the bucket up to the high mark, as if the workload had saved all of it until now. Without ages of their own
+/// chunks would be evicted in the order of their names.
 fn fill(world: &World, setup: &ScaleSetup) {
+    let there = (setup.chunks as f64 * FULL) as u64;
+    let saves_per_ms = setup.churn * setup.chunks as f64 / 1000.0;
     let mut state = world.lock();
-    for n in 0..(setup.chunks as f64 * FULL) as u64 {
+    for n in 0..there {
         let hex = digest(n).to_hex();
         let name = format!("{}/{}/{hex}", node::PREFIX, &hex[..2]);
         let bytes = vec![0; CHUNK_BYTES as usize];
-        state.bucket.put_foreign(&name, bytes, world.store_s());
+        let age_ms = ((there - n) as f64 / saves_per_ms) as u64;
+        state.bucket.put_foreign(&name, bytes, world.store_ms().saturating_sub(age_ms));
     }
     state.bucket.requests = RequestCounts::default();
 }
@@ -152,13 +160,14 @@ async fn simulate(setup: &ScaleSetup) -> ScaleResult {
     let saves = Arc::new(Saves::default());
     let mut nodes = Vec::new();
     let mut workload = Workload::new(&world, setup, &saves);
-    for place in 0..setup.nodes {
-        sleep(setup.start_within / setup.nodes as u32).await;
+    let began = Instant::now();
+    for (place, start) in starts(&world, setup).into_iter().enumerate() {
+        sleep_until(began + start).await;
         let node = ScaleNode::start(&world, setup, place, &views);
         workload.start(&node);
         nodes.push(node);
     }
-    sleep(setup.warm_up).await;
+    sleep_until(began + setup.start_within + setup.warm_up).await;
     let mut result = ScaleResult::default();
     {
         let mut state = world.lock();
@@ -184,6 +193,15 @@ async fn simulate(setup: &ScaleSetup) -> ScaleResult {
         result.takeover_s = take_over(&world, &mut nodes).await.map(|took| took.as_secs_f64());
     }
     result
+}
+
+/// When the nodes start, from the first to the last.
+fn starts(world: &World, setup: &ScaleSetup) -> Vec<Duration> {
+    let within_ms = setup.start_within.as_millis() as u64;
+    let mut starts: Vec<_> =
+        (0..setup.nodes).map(|_| Duration::from_millis(world.below(within_ms))).collect();
+    starts.sort_unstable();
+    starts
 }
 
 /// Kills the evictor, and waits for the deletes of another node.
