@@ -3,7 +3,7 @@
 //! - `scale one NODES CHUNKS [full | empty] [WARM_S MEASURED_S] [CHURN]` prints a run as a line of the record.
 //!   Without any argument it is a small one.
 //! - `scale memory CHUNKS` prints the memory of one node as a line of the record.
-//! - `scale whole DOCS` runs everything into `DOCS/scale/runs.txt`, then renders. It takes about 40 minutes.
+//! - `scale whole DOCS` runs everything into `DOCS/scale/runs.txt`, then renders. It takes about a quarter of an hour.
 //! - `scale render DOCS` writes tables and pictures from that record.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

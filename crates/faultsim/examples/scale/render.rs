@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::Outcome;
-use crate::model::{EXPRESS, FleetModel, Requests, STANDARD, Size, size, sweep_s};
+use crate::model::{EXPRESS, FleetModel, Requests, STANDARD, Size};
 use crate::record::{Memory, Record, Run};
 use crate::svg::{Chart, Point, Series};
 
@@ -20,7 +20,8 @@ const DIFFERENCE_MAX: f64 = 0.1;
 /// Renders the record in this directory of documents.
 pub fn render(docs: &Path) -> Outcome<()> {
     let record = Record::read(docs)?;
-    let model = FleetModel::fit(&record).ok_or("the runs of 10 and 100 nodes are missing")?;
+    let model =
+        FleetModel::fit(&record).ok_or("the run of 10 nodes over 100,000 chunks is missing")?;
     let page = docs.join("SCALE.md");
     let mut text = fs::read_to_string(&page)?;
     for (name, table) in [
@@ -137,21 +138,31 @@ fn check(record: &Record, model: &FleetModel) -> Outcome<String> {
         .to_owned();
     for run in full(record).filter(|run| run.nodes() > 8) {
         let nodes = run.get("nodes");
-        let (ran, model) = (Requests::of(run), model.requests(size(run)));
+        let (ran, model) = (Requests::of(run), model.requests(Size::of(run)));
         let [simulated, modelled] = [ran, model].map(|all| all.dollars(STANDARD) / nodes);
-        let difference = modelled / simulated - 1.0;
-        let by_kind = [(model.put, ran.put), (model.list, ran.list), (model.get, ran.get)];
-        let [put, list, get] = by_kind.map(|(model, ran)| 100.0 * (model / ran - 1.0));
-        if difference.abs() > DIFFERENCE_MAX {
-            let chunks = run.chunks();
-            return Err(format!("{nodes} nodes, {chunks} chunks: {simulated} dollars a node are simulated, {modelled} modelled").into());
-        }
-        let _ = writeln!(
+        let values = [
+            ("dollars", modelled, simulated),
+            ("PUTs", model.put, ran.put),
+            ("LISTs", model.list, ran.list),
+            ("GETs and HEADs", model.get, ran.get),
+        ];
+        let _ = write!(
             out,
-            "| {nodes} | {} | ${simulated:.4} | ${modelled:.4} | {:+.1} % | {put:+.0} % | {list:+.0} % | {get:+.0} % |",
-            thousands(run.get("chunks")),
-            100.0 * difference,
+            "| {nodes} | {} | ${simulated:.4} | ${modelled:.4} |",
+            thousands(run.get("chunks"))
         );
+        for (name, model, ran) in values {
+            let difference = model / ran - 1.0;
+            if difference.abs() > DIFFERENCE_MAX {
+                let chunks = run.chunks();
+                return Err(format!(
+                    "{nodes} nodes, {chunks} chunks: {ran} {name} are simulated, {model} modelled"
+                )
+                .into());
+            }
+            let _ = write!(out, " {:+.1} % |", 100.0 * difference);
+        }
+        out.push('\n');
     }
     Ok(out)
 }
@@ -170,7 +181,7 @@ fn petabyte(record: &Record, model: &FleetModel) -> String {
             all.get / nodes,
             dollars / nodes,
             all.dollars(EXPRESS) / nodes,
-            sweep_s(size) / 60.0,
+            size.sweep_s() / 60.0,
         );
     }
     if let Some(each) = bytes_per_chunk(record) {
