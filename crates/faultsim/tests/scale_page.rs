@@ -18,7 +18,7 @@ mod svg;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-const PICTURES: [&str; 3] = ["cost", "behaviour", "memory"];
+const PICTURES: [&str; 5] = ["cost", "behaviour", "cap", "shed", "memory"];
 
 #[test]
 fn the_page_and_its_pictures_are_those_of_the_record() {

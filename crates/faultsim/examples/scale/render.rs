@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Outcome;
 use crate::model::{EXPRESS, FleetModel, Requests, STANDARD, Size};
 use crate::record::{Memory, Record, Run};
-use crate::svg::{Chart, Point, Series};
+use crate::svg::{Axis, Chart, Point, Series};
 
 /// Chunks of a petabyte, of 10 MB each.
 const PETABYTE_CHUNKS: f64 = 1e8;
@@ -38,6 +38,8 @@ pub fn render(docs: &Path) -> Outcome<()> {
     for (name, chart) in [
         ("cost", cost_chart(&record, &model)),
         ("behaviour", behaviour_chart(&record)),
+        ("cap", cap_chart(&record)),
+        ("shed", shed_chart(&record)),
         ("memory", memory_chart(&record)),
     ] {
         fs::write(docs.join(format!("scale/{name}.svg")), chart.draw())?;
@@ -229,6 +231,7 @@ fn cost_chart(record: &Record, model: &FleetModel) -> Chart {
         title: "What sharing a full bucket costs a node in a day, S3 Standard".into(),
         x: "nodes".into(),
         y: "dollars".into(),
+        y_axis: Axis::Decades,
         series: vec![
             Series {
                 name: "10,000 chunks, simulated".into(),
@@ -267,12 +270,52 @@ fn behaviour_chart(record: &Record) -> Chart {
         title: "How late a follower is, and how long a dead evictor is missed (simulated, 10,000 chunks)".into(),
         x: "nodes".into(),
         y: "seconds".into(),
+        y_axis: Axis::Decades,
         series: vec![
             of("median until a follower has learned of a delete", "deletes.median_s"),
             of("median until a follower has learned of a save", "saves.median_s"),
             of("from the evictor's death to the next delete", "takeover_s"),
         ],
     }
+}
+
+fn cap_chart(record: &Record) -> Chart {
+    let percent = |run: &Run| 100.0 * run.get("most_of_cap");
+    Chart {
+        title: "The most bytes of chunks at a time (simulated, 10,000 chunks)".into(),
+        x: "nodes".into(),
+        y: "percent of the cap".into(),
+        y_axis: Axis::Linear { from: 96.0, to: 108.0, step: 2.0 },
+        series: by_bucket(record, percent),
+    }
+}
+
+fn shed_chart(record: &Record) -> Chart {
+    Chart {
+        title: "Saves that are shed (simulated, 10,000 chunks)".into(),
+        x: "nodes".into(),
+        y: "percent of saves".into(),
+        y_axis: Axis::Linear { from: 0.0, to: 8.0, step: 2.0 },
+        series: by_bucket(record, |run| 100.0 * shed(run)),
+    }
+}
+
+/// A value by the number of nodes, while an empty bucket is filled and while a full one is used.
+fn by_bucket(record: &Record, value: impl Fn(&Run) -> f64) -> Vec<Series> {
+    let of = |name: &str, is_full: bool| Series {
+        name: name.to_owned(),
+        points: record
+            .runs
+            .iter()
+            .filter(|run| run.chunks() == 10_000 && run.is_full() == is_full)
+            .map(|run| Point { x: run.get("nodes"), y: value(run) })
+            .collect(),
+        is_model: false,
+    };
+    vec![
+        of("all nodes start on an empty bucket, and save the whole cap in 500 s", false),
+        of("the bucket is full, and all nodes together save the whole cap in 83 minutes", true),
+    ]
 }
 
 fn memory_chart(record: &Record) -> Chart {
@@ -287,6 +330,7 @@ fn memory_chart(record: &Record) -> Chart {
         title: "Memory of a node by its chunks".into(),
         x: "chunks".into(),
         y: "MB".into(),
+        y_axis: Axis::Decades,
         series: vec![
             Series { name: "one real node, measured".into(), points, is_model: false },
             Series { name: "modelled".into(), points: line, is_model: true },

@@ -1,4 +1,4 @@
-//! Charts with logarithmic axes, as SVG.
+//! Charts as SVG. The horizontal axis is logarithmic.
 
 use std::fmt::Write as _;
 
@@ -26,36 +26,80 @@ pub struct Series {
     pub is_model: bool,
 }
 
+/// How values are placed on the vertical axis.
+#[derive(Clone, Copy, Debug)]
+pub enum Axis {
+    /// Logarithmic, in whole decades that contain all values. Values of 0 are left out.
+    Decades,
+    /// Evenly from one value to another, with a line each `step`.
+    Linear { from: f64, to: f64, step: f64 },
+}
+
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
     pub title: String,
     pub x: String,
     pub y: String,
+    pub y_axis: Axis,
     pub series: Vec<Series>,
 }
 
-/// Whole decades that contain all values.
+/// An axis for the values of a chart.
 #[derive(Clone, Copy)]
-struct Decades {
-    from: f64,
-    to: f64,
+enum Scale {
+    /// From one power of ten to another.
+    Decades {
+        from: f64,
+        to: f64,
+    },
+    Linear {
+        from: f64,
+        to: f64,
+        step: f64,
+    },
 }
 
-impl Decades {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+impl Scale {
+    /// Whole decades that contain all values.
+    fn decades(values: impl Iterator<Item = f64>) -> Self {
         let logs: Vec<f64> = values.filter(|value| *value > 0.0).map(f64::log10).collect();
         let from = logs.iter().copied().fold(f64::INFINITY, f64::min).floor();
         let to = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max).ceil();
-        if from < to { Decades { from, to } } else { Decades { from, to: from + 1.0 } }
+        Scale::Decades { from, to: if from < to { to } else { from + 1.0 } }
     }
 
+    fn of(axis: Axis, values: impl Iterator<Item = f64>) -> Self {
+        match axis {
+            Axis::Decades => Scale::decades(values),
+            Axis::Linear { from, to, step } => Scale::Linear { from, to, step },
+        }
+    }
+
+    fn has(self, value: f64) -> bool {
+        match self {
+            Scale::Decades { .. } => value > 0.0,
+            Scale::Linear { .. } => true,
+        }
+    }
+
+    /// From 0 to 1.
     fn place(self, value: f64) -> f64 {
-        (value.log10() - self.from) / (self.to - self.from)
+        match self {
+            Scale::Decades { from, to } => (value.log10() - from) / (to - from),
+            Scale::Linear { from, to, .. } => (value - from) / (to - from),
+        }
     }
 
-    fn ticks(self) -> impl Iterator<Item = f64> {
-        (self.from as i32..=self.to as i32).map(|power| 10f64.powi(power))
+    fn ticks(self) -> Vec<f64> {
+        match self {
+            Scale::Decades { from, to } => {
+                (from as i32..=to as i32).map(|power| 10f64.powi(power)).collect()
+            }
+            Scale::Linear { from, to, step } => {
+                (0..=((to - from) / step) as u32).map(|n| from + f64::from(n) * step).collect()
+            }
+        }
     }
 }
 
@@ -64,8 +108,8 @@ impl Chart {
     pub fn draw(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let (xs, ys) = (
-            Decades::of(points().map(|point| point.x)),
-            Decades::of(points().map(|point| point.y)),
+            Scale::decades(points().map(|point| point.x)),
+            Scale::of(self.y_axis, points().map(|point| point.y)),
         );
         let x = |value: f64| LEFT + xs.place(value) * (RIGHT - LEFT);
         let y = |value: f64| BOTTOM - ys.place(value) * (BOTTOM - TOP);
@@ -81,8 +125,12 @@ impl Chart {
         text(LEFT, 20.0, "start", &self.title);
         text((LEFT + RIGHT) / 2.0, BOTTOM + 34.0, "middle", &self.x);
         text(LEFT, TOP - 6.0, "start", &self.y);
-        xs.ticks().for_each(|tick| text(x(tick), BOTTOM + 16.0, "middle", &label(tick)));
-        ys.ticks().for_each(|tick| text(LEFT - 6.0, y(tick) + 4.0, "end", &label(tick)));
+        xs.ticks()
+            .into_iter()
+            .for_each(|tick| text(x(tick), BOTTOM + 16.0, "middle", &label(tick)));
+        ys.ticks()
+            .into_iter()
+            .for_each(|tick| text(LEFT - 6.0, y(tick) + 4.0, "end", &label(tick)));
         for tick in ys.ticks() {
             let at = y(tick);
             let _ = writeln!(
@@ -92,7 +140,9 @@ impl Chart {
         }
         for (number, series) in self.series.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
-            draw_series(&mut out, series, colour, |point| Point { x: x(point.x), y: y(point.y) });
+            let has = series.points.iter().filter(|point| ys.has(point.y));
+            let places = has.map(|point| Point { x: x(point.x), y: y(point.y) }).collect();
+            draw_series(&mut out, places, series.is_model, colour);
             // Below the axis, where no curve is.
             let at = BOTTOM + 56.0 + 16.0 * number as f64;
             let name = &series.name;
@@ -106,10 +156,8 @@ impl Chart {
     }
 }
 
-fn draw_series(out: &mut String, series: &Series, colour: &str, place: impl Fn(&Point) -> Point) {
-    let points: Vec<Point> =
-        series.points.iter().filter(|point| point.y > 0.0).map(place).collect();
-    if series.is_model {
+fn draw_series(out: &mut String, points: Vec<Point>, is_model: bool, colour: &str) {
+    if is_model {
         let path: Vec<String> =
             points.iter().map(|Point { x, y }| format!("{x:.1},{y:.1}")).collect();
         let path = path.join(" ");
