@@ -26,11 +26,13 @@ use self::record::{Memory, Record, Run};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// The runs of `whole`: arguments of `one`.
-const RUNS: [&str; 11] = [
+const RUNS: [&str; 13] = [
     "1 10000 full 300 1200",
     "10 10000 full 300 1200",
     "100 10000 full 300 1200",
+    "300 10000 full 300 600",
     "1000 10000 full 300 600",
+    "30 50000 full 300 1210",
     "10 100000 full 300 1200",
     "100 100000 full 300 600",
     "10 1000000 full 300 1303",

@@ -23,9 +23,9 @@ const INTERVAL_S: f64 = 30.0;
 const TERM_S: f64 = 30.0;
 const SNAPSHOT_EVERY_S: f64 = 300.0;
 const FULL: f64 = 0.98;
-/// From the beginning of a listing to the next round of the node. Both count from the start of the node: rounds follow 32 s
-/// after it, and their durations add. It changes by a third of a second from one listing to the next, so it is that of
-/// nodes that run for less than an hour, as in the runs.
+/// From the beginning of a listing to the next round of the node, as seen in a run of 60 nodes. Both count from the start
+/// of the node: rounds follow 32 s after it, and their durations add. It changes by a third of a second from one listing to
+/// the next, so it is that of nodes that run for less than an hour.
 const ROUND_AFTER_LISTING_S: f64 = 4.0;
 /// Times of two nodes that are closer are not comparable.
 const UNCLEAR_S: f64 = 5.0;
@@ -132,6 +132,8 @@ impl Size {
 struct Evictor {
     /// From one round to the next.
     round_s: f64,
+    /// From one journal to the next: a round after which nothing was saved or deleted writes none.
+    journal_s: f64,
     /// A chunk that was listed this long before its delete is unclear.
     unclear_s: f64,
 }
@@ -165,8 +167,9 @@ impl FleetModel {
         let evictor = self.evictor(size);
         let rounds = DAY_S / self.round_s;
         let evictor_rounds = DAY_S / evictor.round_s;
+        let evictor_journals = DAY_S / evictor.journal_s;
         let journals = followers * self.journals_of_follower(size, evictor.unclear_s);
-        let pages = size.pages((journals + evictor_rounds) / DAY_S * JOURNALS_STAY_S);
+        let pages = size.pages((journals + evictor_journals) / DAY_S * JOURNALS_STAY_S);
         let sweeps = DAY_S / size.sweep_s();
         let heads = sweeps * (evictor.unclear_s * size.saves()).min(unclear_max(size));
         let snapshots = size.snapshots();
@@ -174,7 +177,8 @@ impl FleetModel {
         Requests {
             // Journals, totals, the lease, snapshots.
             put: journals
-                + 2.0 * evictor_rounds
+                + evictor_journals
+                + evictor_rounds
                 + DAY_S / (TERM_S / 4.0)
                 + (parts + 1.0) * snapshots,
             list: nodes * (DAY_S / self.lease_s + sweeps * pages)
@@ -182,7 +186,7 @@ impl FleetModel {
                 + evictor_rounds
                 + snapshots,
             // Totals, the journals of the evictor, those of followers, HEADs.
-            get: followers * (rounds + evictor_rounds + heads) + journals,
+            get: followers * (rounds + evictor_journals + heads) + journals,
         }
     }
 
@@ -193,11 +197,21 @@ impl FleetModel {
         let found = size.followers() * self.saves_in_round(size) / self.round_s * self.hurried_s;
         let end_s = (1.0 / own).min(INTERVAL_S).max(self.hurried_s);
         let waited = |until_s: f64| until_s - own * until_s * until_s / 2.0;
-        let waits_s = (-found).exp() * (waited(end_s) - waited(self.hurried_s));
-        let round_s = self.hurried_s + waits_s;
+        let is_quiet = (-found).exp();
+        let chain_s = self.hurried_s + is_quiet * (waited(end_s) - waited(self.hurried_s));
+        // Its listing shows saves before journals do: they are deleted at once, and the next round finds few new ones.
+        let found_since = size.saves() * self.hurried_s * self.hurried_s / (2.0 * INTERVAL_S);
+        let sweep_s = size.sweep_s();
+        let waits_s = (-found_since).exp() * waited(end_s);
+        let round_s = chain_s * sweep_s / (sweep_s - waits_s);
+        let is_idle = is_quiet * (1.0 - own * INTERVAL_S).max(0.0);
         // What has happened in one moment may be of an earlier build, which gives all records of an interval one time.
         let is_one_moment = (1.0 - own * round_s).max(0.0);
-        Evictor { round_s, unclear_s: UNCLEAR_S + is_one_moment * INTERVAL_S }
+        Evictor {
+            round_s,
+            journal_s: round_s / (1.0 - is_idle),
+            unclear_s: UNCLEAR_S + is_one_moment * INTERVAL_S,
+        }
     }
 
     /// The share of a follower's rounds before which it saved anything.
