@@ -1,6 +1,7 @@
 //! Whether a tier serves again after the last fault: it stores a chunk that it lacks, and the load of it is
 //! a hit.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use kvtier_core::{Error, Saved, ShedReason};
@@ -45,20 +46,25 @@ impl Attempts<'_> {
     /// Tries until a chunk is loaded, and a new one is stored.
     pub async fn until_served(&self) -> ServedAgain {
         let began = Instant::now();
-        let (loaded, saved) = tokio::join!(self.until_loaded(began), self.until_saved(began));
-        ServedAgain { loaded, ..saved }
+        let loaded = OnceLock::new();
+        let loads = self.until_loaded(began, &loaded);
+        let ((), saved) = tokio::join!(loads, self.until_saved(began, &loaded));
+        ServedAgain { loaded: loaded.get().copied().unwrap_or(GIVEN_UP), ..saved }
     }
 
-    async fn until_loaded(&self, began: Instant) -> Duration {
+    /// Loads chunks until one is a hit, or what was stored was.
+    async fn until_loaded(&self, began: Instant, loaded: &OnceLock<Duration>) {
         let mut at = began.elapsed();
-        while at < GIVEN_UP && !loads(self.caller, self.keys).await {
+        while at < GIVEN_UP && loaded.get().is_none() {
+            if loads(self.caller, self.keys).await {
+                loaded.get_or_init(|| at);
+            }
             sleep(PAUSE).await;
             at = began.elapsed();
         }
-        at
     }
 
-    async fn until_saved(&self, began: Instant) -> ServedAgain {
+    async fn until_saved(&self, began: Instant, loaded: &OnceLock<Duration>) -> ServedAgain {
         let caller = self.caller;
         let began_at = caller.common.world.elapsed();
         let mut saved = None;
@@ -71,6 +77,7 @@ impl Attempts<'_> {
                 let results = caller.save(&[n]).await;
                 if is_stored(&results) && is_hit(&caller.load(&[n]).await) {
                     let saved = saved.unwrap_or(at);
+                    loaded.get_or_init(|| at);
                     return ServedAgain { loaded: at, saved, stored: at };
                 }
                 if is_full(&results) && (self.may_be_full)() {
