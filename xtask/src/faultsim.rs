@@ -16,8 +16,9 @@ use crate::workspace::target_dir;
 
 /// Patches that put a defect back, one a file.
 const DEFECTS: &str = "crates/faultsim/defects";
-/// Copies of the workspace, and what is built from them.
-const COPIES: &str = "target/faultsim";
+/// A copy of the workspace, and what is built from it.
+const COPY: &str = "target/faultsim/copy";
+const BUILD: &str = "target/faultsim/build";
 /// What can be simulated; the first is that of a patch without a scope in its name.
 pub const SCOPES: [&str; 4] = ["fleet", "directory", "layouts", "stack"];
 /// How many seeds one process runs.
@@ -30,7 +31,8 @@ pub fn run(args: &mut Args) -> Result<()> {
     let scope = args.value("--scope")?;
     args.end()?;
     if with_defects {
-        return defects()?.iter().try_for_each(|defect| find(defect, seeds));
+        let copy = copy_of_commit()?;
+        return defects()?.iter().try_for_each(|defect| find(defect, &copy, seeds));
     }
     let scopes = match &scope {
         None => SCOPES.to_vec(),
@@ -142,26 +144,35 @@ fn defects() -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Puts a defect into a copy of the last commit and runs seeds until one finds it.
-fn find(defect: &Path, seeds: u64) -> Result<()> {
-    let name = defect.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let copy = root().join(COPIES).join(&name);
+/// A copy of the last commit.
+fn copy_of_commit() -> Result<PathBuf> {
+    let copy = root().join(COPY);
     if copy.exists() {
         fs::remove_dir_all(&copy)?;
     }
     fs::create_dir_all(&copy)?;
     let archive = copy.with_extension("tar").to_string_lossy().into_owned();
     Cmd::new("git archive --format=tar -o").arg(&archive).arg("HEAD").run()?;
-    Cmd::new("tar -xf").arg(&archive).dir(&copy).run()?;
-    Cmd::new("patch -p1 -i").arg(defect.to_string_lossy()).dir(&copy).run()?;
+    // With times of now: what an earlier copy was built from may be newer than the commit.
+    Cmd::new("tar -xmf").arg(&archive).dir(&copy).run()?;
+    Ok(copy)
+}
+
+/// Puts a defect into the copy, runs seeds until one finds it, and takes it out again: only what depends on
+/// it is built again.
+fn find(defect: &Path, copy: &Path, seeds: u64) -> Result<()> {
+    let name = defect.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let patch = |options| Cmd::new(options).arg(defect.to_string_lossy()).dir(copy).run();
+    patch("patch -p1 -i")?;
     // A patch for another scope than the first begins with its name.
     let scope = SCOPES.iter().find(|scope| name.starts_with(&format!("{scope}-")));
     let scope = scope.unwrap_or(&SCOPES[0]).to_string();
     println!("{name}:");
-    let found = simulator(&copy)
+    let found = simulator(copy)
         .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned(), scope])
-        .env("CARGO_TARGET_DIR", root().join(COPIES).join("build").to_string_lossy())
+        .env("CARGO_TARGET_DIR", root().join(BUILD).to_string_lossy())
         .run();
+    patch("patch -R -p1 -i")?;
     found.with_context(|| format!("{seeds} seeds do not find the defect {name}"))
 }
 
