@@ -82,6 +82,9 @@ pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     file.write_all_at(bytes, at)
 }
 
+/// What offsets of direct I/O are multiples of, whatever the device.
+const PAGE: usize = 4096;
+
 /// Reads at an offset until `wanted` bytes arrived or the file ends. Returns how many arrived: more
 /// than `wanted` where the file and `into` have them.
 #[inline]
@@ -92,6 +95,15 @@ pub fn read_at_least(file: &File, into: &mut [u8], at: u64, wanted: usize) -> io
             Ok(0) => break,
             Ok(n) => got += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Direct I/O goes on only where a page begins.
+            Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) && got % PAGE > 0 => {
+                let page = got - got % PAGE;
+                let again = page + file.read_at(&mut into[page..], at + page as u64)?;
+                if again <= got {
+                    break;
+                }
+                got = again;
+            }
             Err(e) => return Err(e),
         }
     }
