@@ -17,7 +17,7 @@ impl<M: Mover> Shared<M> {
     /// Evicts until the index is below the cap, as far as chunks can be deleted.
     pub fn evict_to_cap(&self) {
         if !self.may_evict() {
-            return;
+            return self.space.is_eviction_due.store(true, Ordering::Relaxed);
         }
         loop {
             let victims = self.index().victims(self.now_ms(), 0);
@@ -33,7 +33,8 @@ impl<M: Mover> Shared<M> {
 
     /// Tries again to evict to the cap, if chunks could not be deleted the last time.
     pub fn evict_again(&self) {
-        if self.space.is_eviction_due.swap(false, Ordering::Relaxed) {
+        // Not in a directory that is read-only now: the next round asks again.
+        if self.may_evict() && self.space.is_eviction_due.swap(false, Ordering::Relaxed) {
             self.evict_to_cap();
         }
     }
@@ -41,9 +42,13 @@ impl<M: Mover> Shared<M> {
     /// Evicts what the ledger counts above the cap though the index does not: quarantined files, and second files that
     /// a crash of the machine left without a chunk.
     pub fn evict_ledger_excess(&self) {
+        // What was freed a moment ago must be in the file, or it would be freed twice.
+        if !self.may_evict() || self.space.ledger.fold().is_err() {
+            return;
+        }
         let counted = Ledger::peek(&self.data_dir.own()).ok().flatten().unwrap_or_default();
         let excess = counted.saturating_sub(self.limits.capacity_bytes);
-        if excess == 0 || !self.may_evict() {
+        if excess == 0 {
             return;
         }
         let excess = excess.saturating_sub(self.free_quarantined(excess));

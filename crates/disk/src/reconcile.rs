@@ -4,6 +4,7 @@
 
 use std::io;
 
+use kvtier_core::Event;
 use kvtier_index::Chunk;
 
 use crate::data_dir::Listed;
@@ -52,17 +53,16 @@ impl<M: Mover> Shared<M> {
         // are read again.
         self.changes.rewind(position);
         self.follow_changes();
-        if self.reported("look at listed files", looked) {
-            self.changes.settle(missed);
-        }
+        self.reported("look at listed files", looked);
+        self.changes.settle(missed);
         self.listeners.notify();
         true
     }
 
-    /// Enters files that the index lacks.
+    /// Enters files that the index lacks, also those that cannot be looked at: the listing has their names.
     ///
     /// # Errors
-    /// That of the last look that failed. The other files are entered.
+    /// That of the first look that failed.
     pub fn apply_listing(&self, listed: &[Listed]) -> io::Result<()> {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
@@ -87,9 +87,24 @@ impl<M: Mover> Shared<M> {
         }
         let mut looked = Ok(());
         for chunk in to_compare {
-            looked = self.follow_insert(chunk).and(looked);
+            if let Err(e) = self.follow_insert(chunk) {
+                self.enter_listed(chunk);
+                looked = looked.and(Err(e));
+            }
         }
         looked
+    }
+
+    /// Enters a chunk by its name alone. A load of it says what is wrong with its file.
+    fn enter_listed(&self, chunk: Chunk) {
+        let _one = self.name(&chunk.digest);
+        let mut index = self.index();
+        let Chunk { digest, len, .. } = chunk;
+        if index.is_known(&digest) || index.is_suspect(&digest) || index.is_evicting(&digest) {
+            return;
+        }
+        let _ = index.insert(chunk);
+        self.listeners.push(Event::Stored { key: digest, len });
     }
 
     /// Drops entries of the index whose files are missing.

@@ -97,9 +97,13 @@ fn round<M: Mover>(shared: &Shared<M>, foreign: &Foreign, listed: &mut bool) {
     if !std::mem::replace(listed, true) {
         shared.report_failure(shared.list_foreign(foreign), "list the directory");
     }
-    shared.report_failure(shared.scan_foreign(foreign), "sweep the directory");
+    let scanned = shared.scan_foreign(foreign);
+    let is_counted = scanned.is_ok();
+    shared.report_failure(scanned, "sweep the directory");
     shared.evict_to_cap();
-    shared.evict_ledger_excess();
+    if is_counted {
+        shared.evict_ledger_excess();
+    }
 }
 
 /// The scans of a simulated process.
