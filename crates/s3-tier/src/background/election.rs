@@ -190,7 +190,7 @@ impl Candidate {
                         shared.node.notes().lease = None;
                         ClaimOutcome::Ours
                     }
-                    Ok(SecondPut::LeaseWasGone) => ClaimOutcome::Unclear,
+                    Ok(SecondPut::LeaseWasGone) => ClaimOutcome::Lost,
                     // The object exists in any case; the next step reads it.
                     Err(e) => {
                         drop(shared.error("lease", None, e));

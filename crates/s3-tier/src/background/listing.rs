@@ -10,7 +10,7 @@
 //! - Chunks that no page listed are dropped only after the last page of a listing that reached its
 //!   end.
 //! - Stores may list an object some seconds after it was written. A chunk seen less than `LAG_MS`
-//!   before the listing began stays, and one that was found absent in that time is not entered.
+//!   before the listing began stays. One that was found absent so shortly before its page is not entered.
 //!
 //! The catalog is locked for some thousand chunks at a time, so that loads and saves go on
 //! meanwhile.
@@ -199,10 +199,10 @@ impl BucketListing {
     ) -> Option<Page> {
         // The time of the request and not of the response: the page shows the bucket at some
         // moment after this.
-        let sent_ms = self.shared.now_ms();
+        let (sent, sent_ms) = (Instant::now(), self.shared.now_ms());
         match self.shared.client.list(under, next).await {
             Ok(page) => {
-                self.apply(&page.entries, sent_ms);
+                self.apply(&page.entries, sent, sent_ms);
                 Some(page)
             }
             Err(e) => {
@@ -225,7 +225,7 @@ impl BucketListing {
         *next = Instant::now() + step;
     }
 
-    fn apply(&self, entries: &[Entry], sent_ms: u64) {
+    fn apply(&self, entries: &[Entry], sent: Instant, sent_ms: u64) {
         let shared = &self.shared;
         // Parsed before the catalog is locked below: `listed` locks it for tenants.
         let found: Vec<(ListedChunk, &str)> = entries
@@ -242,7 +242,7 @@ impl BucketListing {
                 !catalog.index.is_known(digest) && shared.key_locks.is_written(digest)
             };
             // Deletes appear late in the listings of some stores, too.
-            let late = self.began.elapsed() + LAG;
+            let late = sent.elapsed() + LAG;
             let is_new =
                 |digest: &Digest| !is_ours(digest) && !catalog.was_absent_within(digest, late);
             let some: Vec<_> = some.iter().filter(|(listed, _)| is_new(&listed.digest)).collect();

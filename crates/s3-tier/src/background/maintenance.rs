@@ -353,11 +353,7 @@ impl Maintenance {
     async fn write_journal(&mut self) -> bool {
         let sent = Instant::now();
         let written = flush(&self.shared).await;
-        let is_stored = self.stored(written, sent);
-        if is_stored {
-            delete_old_objects(&self.shared).await;
-        }
-        is_stored
+        self.stored(written, sent)
     }
 
     /// An object of the journal that was sent then is stored, or not; whether it is.
@@ -539,6 +535,10 @@ impl Maintenance {
         // A snapshot whose order is unknown is not overwritten.
         if leads && caught_up && self.is_snapshot_due() {
             record(&shared, "snapshot", self.snapshot().await);
+        }
+        // After the look at others, which a delete that hangs must not delay.
+        if flushes && flushed {
+            delete_old_objects(&shared).await;
         }
         if leads && shared.node.may_name_tenants.load(Ordering::Relaxed) {
             let removed =

@@ -72,6 +72,8 @@ pub enum ClaimOutcome {
     Ours,
     /// It existed, perhaps from this node's own first attempt; or no answer came.
     Unclear,
+    /// It was created, and deleted by the holder of a later epoch.
+    Lost,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -180,6 +182,7 @@ impl EpochLease {
             self.state = match answer {
                 ClaimOutcome::Ours => State::Made { epoch, sent_ms, list_ms: sent_ms },
                 ClaimOutcome::Unclear => State::Unclear { epoch, sent_ms },
+                ClaimOutcome::Lost => self.following(sent_ms),
             };
         }
     }

@@ -82,7 +82,10 @@ impl Apply<'_> {
             // A name that the digest does not contain comes with the next listing.
             None if !self.shared.names.is_own() => return,
             // It may have been saved after this node's delete and before the answer to it.
-            None if catalog.index.is_evicting(&digest) => return self.unclear_chunks.put(*chunk),
+            None if catalog.index.is_evicting(&digest) => {
+                self.unclear_chunks.put(*chunk);
+                return;
+            }
             None if catalog.index.is_known(&digest) => return,
             None => {}
         }
@@ -98,7 +101,7 @@ impl Apply<'_> {
         let by_journal = self.last_writes.compare(&digest, from.object, from.when, true);
         match from.limit(absent.and(unlisted).and(by_journal)) {
             Newer::Other => {}
-            Newer::Unclear => self.unclear_chunks.put(*chunk),
+            Newer::Unclear => _ = self.unclear_chunks.put(*chunk),
             Newer::This => {
                 let _ = self.catalog.insert_unseen(*chunk);
                 self.catalog.changed_keys.note(digest);
@@ -118,10 +121,11 @@ impl Apply<'_> {
         let by_journal = self.last_writes.compare(digest, from.object, from.when, false);
         match from.limit(seen.and(by_journal)) {
             Newer::Other => {}
-            Newer::Unclear => self.unclear_chunks.put(entry.chunk),
+            Newer::Unclear => _ = self.unclear_chunks.put(entry.chunk),
             // It may have been saved again since. Then it is still held: the bucket is asked.
-            Newer::This if self.catalog.index.is_held(digest) => {
-                self.unclear_chunks.put(entry.chunk);
+            Newer::This
+                if self.catalog.index.is_held(digest) && self.unclear_chunks.put(entry.chunk) =>
+            {
                 self.catalog.invalidate(digest);
             }
             Newer::This => {

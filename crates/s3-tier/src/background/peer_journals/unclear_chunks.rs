@@ -31,11 +31,13 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 pub struct UnclearChunks(BTreeMap<Digest, Chunk>);
 
 impl UnclearChunks {
-    /// Adds a chunk.
-    pub fn put(&mut self, chunk: Chunk) {
-        if self.0.len() < WAITING_MAX || self.0.contains_key(&chunk.digest) {
+    /// Adds a chunk. Answers whether it fits.
+    pub fn put(&mut self, chunk: Chunk) -> bool {
+        let fits = self.0.len() < WAITING_MAX || self.0.contains_key(&chunk.digest);
+        if fits {
             self.0.insert(chunk.digest, chunk);
         }
+        fits
     }
 
     /// Resolves some.
@@ -129,7 +131,8 @@ mod tests {
     fn open_conflicts_are_bounded() {
         let mut unclear = UnclearChunks::default();
         let chunk = |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1);
-        (0..2 * WAITING_MAX).for_each(|n| unclear.put(chunk(n)));
+        assert!((0..WAITING_MAX).all(|n| unclear.put(chunk(n))));
+        assert!((WAITING_MAX..2 * WAITING_MAX).all(|n| !unclear.put(chunk(n))));
         assert_eq!(unclear.0.len(), WAITING_MAX);
         unclear.put(Chunk::new(chunk(0).digest, 2, 2));
         assert_eq!(unclear.0[&chunk(0).digest].len, 2, "the last report counts");
