@@ -8,6 +8,9 @@ use super::liveness::read_cap;
 use super::manifest::Manifest;
 use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
+/// Where no cap is noted, a directory may hold more than its cap by this part of it. That is evicted.
+const EXCESS_PART: u64 = 20;
+
 impl DataDir {
     /// Registers the cap with which this process opens the directory, for peers now and later.
     ///
@@ -44,7 +47,7 @@ impl DataDir {
     ///
     /// # Errors
     /// `Invalid` for a cap below both the noted one and the `used` bytes, unless `shrink` allows that
-    /// chunks are deleted.
+    /// chunks are deleted. Where none is noted, a twentieth more may be used.
     pub fn agree_on_cap(
         &self,
         capacity_bytes: u64,
@@ -53,7 +56,12 @@ impl DataDir {
     ) -> Result<Manifest, Error> {
         self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
-            if smaller && used > capacity_bytes && !shrink {
+            // A manifest that was damaged has lost the cap. Then a crash may have brought back deleted chunks.
+            let allowed = match manifest.capacity_bytes {
+                Some(_) => capacity_bytes,
+                None => capacity_bytes.saturating_add(capacity_bytes / EXCESS_PART),
+            };
+            if smaller && used > allowed && !shrink {
                 let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
                 let what = format!(
                     "{} notes {noted} and holds {used} bytes, this opens it with a cap of {capacity_bytes}: that would delete chunks; \
