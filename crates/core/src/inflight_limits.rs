@@ -59,6 +59,17 @@ impl GateLimits {
     }
 }
 
+/// The length of a queue, and its bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueLength {
+    /// What waits in it.
+    pub name: &'static str,
+    /// How much of that there is.
+    pub len: u64,
+    /// The most there may be.
+    pub max: u64,
+}
+
 /// The load of a gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,6 +86,27 @@ pub struct GateStats {
     pub throttled: u64,
     /// Ops stranded so far.
     pub stranded_total: u64,
+}
+
+impl GateStats {
+    /// The load as queues, of a gate that admits this many ops and bytes.
+    pub fn queues(&self, ops_max: u32, bytes_max: u64) -> [QueueLength; 4] {
+        let GateLimits { stranded_ops_max, stranded_bytes_max, .. } =
+            GateLimits::new(ops_max, bytes_max);
+        let queue = |name, len, max| QueueLength { name, len, max };
+        // Those in flight may be stranded while the budget of those that are is almost full.
+        let stranded_max = u64::from(stranded_ops_max) + u64::from(ops_max);
+        [
+            queue("operations", self.ops.into(), ops_max.into()),
+            queue("bytes of operations", self.bytes, bytes_max),
+            queue("stranded operations", self.stranded_ops.into(), stranded_max),
+            queue(
+                "stranded bytes",
+                self.stranded_bytes,
+                stranded_bytes_max.saturating_add(bytes_max),
+            ),
+        ]
+    }
 }
 
 /// Admits ops up to its limits. A clone is the same gate. Ops past their deadline move to a budget

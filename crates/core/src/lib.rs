@@ -53,7 +53,7 @@ pub use event_delivery::Listeners;
 pub use events::{Event, Listener};
 pub use hint::Hint;
 pub use hold::{Hold, HoldId};
-pub use inflight_limits::{Gate, GateLimits, GateStats, Pass};
+pub use inflight_limits::{Gate, GateLimits, GateStats, Pass, QueueLength};
 pub use key_page::{Cursor, KeyInfo, KeyPage};
 pub use kvtier_key as key;
 pub use kvtier_key::{Digest, Key, Namespace};

@@ -75,5 +75,3 @@ pub use kvtier_index::{LmcacheEviction, Quotas};
 pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
 pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Uploaded, Watch};
-#[cfg(feature = "simulate")]
-pub use simulated::QueueLength;
