@@ -32,7 +32,10 @@ pub fn run(args: &mut Args) -> Result<()> {
     args.end()?;
     if with_defects {
         let copy = copy_of_commit()?;
-        return defects()?.iter().try_for_each(|defect| find(defect, &copy, seeds));
+        let without_defect = build_without_defect(&copy)?;
+        return defects()?
+            .iter()
+            .try_for_each(|defect| find(defect, &copy, &without_defect, seeds));
     }
     let scopes = match &scope {
         None => SCOPES.to_vec(),
@@ -158,9 +161,21 @@ fn copy_of_commit() -> Result<PathBuf> {
     Ok(copy)
 }
 
+/// The simulator of the copy as it is.
+fn build_without_defect(copy: &Path) -> Result<PathBuf> {
+    let build = root().join(BUILD);
+    Cmd::new("cargo build --quiet --locked -p kvtier-faultsim --example seeds")
+        .dir(copy)
+        .env("CARGO_TARGET_DIR", build.to_string_lossy())
+        .run()?;
+    let kept = build.join("without-defect");
+    fs::copy(build.join("debug/examples/seeds"), &kept)?;
+    Ok(kept)
+}
+
 /// Puts a defect into the copy, runs seeds until one finds it, and takes it out again: only what depends on
 /// it is built again.
-fn find(defect: &Path, copy: &Path, seeds: u64) -> Result<()> {
+fn find(defect: &Path, copy: &Path, without_defect: &Path, seeds: u64) -> Result<()> {
     let name = defect.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let patch = |options| Cmd::new(options).arg(defect.to_string_lossy()).dir(copy).run();
     patch("patch -p1 -i")?;
@@ -168,12 +183,26 @@ fn find(defect: &Path, copy: &Path, seeds: u64) -> Result<()> {
     let scope = SCOPES.iter().find(|scope| name.starts_with(&format!("{scope}-")));
     let scope = scope.unwrap_or(&SCOPES[0]).to_string();
     println!("{name}:");
-    let found = simulator(copy)
-        .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned(), scope])
+    let (is_found, text) = simulator(copy)
+        .args(["0".to_owned(), seeds.to_string(), "until-found".to_owned(), scope.clone()])
         .env("CARGO_TARGET_DIR", root().join(BUILD).to_string_lossy())
-        .run();
+        .try_read()?;
+    println!("{text}");
     patch("patch -R -p1 -i")?;
-    found.with_context(|| format!("{seeds} seeds do not find the defect {name}"))
+    let Some(seed) = text.lines().find_map(found_by).filter(|_| is_found) else {
+        bail!("{seeds} seeds do not find the defect {name}");
+    };
+    let again = [seed.to_string(), (seed + 1).to_string(), "findings".to_owned(), scope];
+    Cmd::new("")
+        .arg(without_defect.to_string_lossy())
+        .args(again)
+        .run()
+        .with_context(|| format!("seed {seed} finds something without the defect {name}, too"))
+}
+
+/// The seed in the simulator's last line.
+fn found_by(line: &str) -> Option<u64> {
+    line.strip_prefix("found by seed ")?.split(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -191,6 +220,12 @@ mod tests {
         assert_eq!(run_seeds(Path::new("true"), &scopes).unwrap(), 70);
         let error = run_seeds(Path::new("false"), &scopes).unwrap_err().to_string();
         assert!(error.starts_with("4 of 4 parts failed"), "{error}");
+    }
+
+    #[test]
+    fn the_seed_that_found_a_defect_is_read() {
+        assert_eq!(found_by("found by seed 278 of directory, with 4 faults"), Some(278));
+        assert_eq!(found_by("seed 278 of directory: 5 events"), None);
     }
 
     #[test]
