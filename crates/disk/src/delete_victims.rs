@@ -13,6 +13,17 @@ use crate::ledger::Ledger;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
+/// What became of a chunk that the index marked as leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// A save of the same key ended meanwhile: it stays.
+    Stays,
+    /// Its file is deleted.
+    Deleted,
+    /// It had no file any more.
+    WasMissing,
+}
+
 impl<M: Mover> Shared<M> {
     /// Evicts until the index is below the cap, as far as chunks can be deleted.
     pub fn evict_to_cap(&self) {
@@ -69,21 +80,21 @@ impl<M: Mover> Shared<M> {
         let is_gone = |victim: &IndexEntry| {
             let deleted = self.delete_one(&victim.chunk);
             let what = || format!("cannot delete the file of {}", victim.chunk.digest);
-            deleted.inspect_err(|e| self.failed(&what(), e)).unwrap_or(false)
+            deleted.inspect_err(|e| self.failed(&what(), e)).is_ok_and(|it| it != Deletion::Stays)
         };
         let gone = victims.iter().filter(|victim| is_gone(victim)).count();
         self.notify_deleted(gone);
         gone
     }
 
-    /// Deletes one chunk that the index marked as leaving, as [`delete`](Self::delete) does. Returns
-    /// whether it is gone: a save of the same key may have ended meanwhile.
+    /// Deletes one chunk that the index marked as leaving, as [`delete`](Self::delete) does.
     ///
     /// # Errors
     /// What the file system answers. Then the chunk is in the index again.
-    pub fn delete_chunk(&self, victim: &Chunk) -> io::Result<bool> {
+    pub fn delete_chunk(&self, victim: &Chunk) -> io::Result<Deletion> {
         let deleted = self.delete_one(victim);
-        self.notify_deleted(usize::from(matches!(deleted, Ok(true))));
+        let is_gone = matches!(deleted, Ok(Deletion::Deleted | Deletion::WasMissing));
+        self.notify_deleted(usize::from(is_gone));
         deleted
     }
 
@@ -95,12 +106,12 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
     }
 
-    fn delete_one(&self, victim: &Chunk) -> io::Result<bool> {
+    fn delete_one(&self, victim: &Chunk) -> io::Result<Deletion> {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _name = self.name(&digest);
         // A save of the same key may have ended since the index chose the victim: the chunk stays.
         if !self.index().is_evicting(&digest) {
-            return Ok(false);
+            return Ok(Deletion::Stays);
         }
         let _moving = self.space.ledger_validity.moving();
         // Read before the unlink: if a recount begins in between, it may have missed the file
@@ -130,11 +141,11 @@ impl<M: Mover> Shared<M> {
                 self.journal.note([Record::Remove(digest)]);
                 // Only now the index releases the bytes: a save that is granted them would
                 // otherwise write before the device has the space.
-                let is_gone = self.index().finish_evict(&digest);
-                if is_gone {
-                    self.listeners.push(Event::Gone { key: digest, len });
+                if !self.index().finish_evict(&digest) {
+                    return Ok(Deletion::Stays);
                 }
-                Ok(is_gone)
+                self.listeners.push(Event::Gone { key: digest, len });
+                Ok(gone.map_or(Deletion::WasMissing, |_| Deletion::Deleted))
             }
             Err(e) => {
                 // Back into the index: the file exists and serves loads, and its bytes are still

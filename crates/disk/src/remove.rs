@@ -9,6 +9,7 @@ use kvtier_index::RemoveOutcome;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
+use crate::delete_victims::Deletion;
 use crate::layout::Foreign;
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -78,9 +79,9 @@ impl<M: Mover> Shared<M> {
                 drop(index);
                 // Otherwise the next lookup would find the other file, and the key would be back.
                 let others = self.delete_others(digest, lengths, Some(entry.chunk.len));
-                let is_gone = self.delete_chunk(&entry.chunk)?;
-                others?;
-                Ok(if is_gone { KeyOutcome::Removed } else { KeyOutcome::Absent })
+                let deleted = self.delete_chunk(&entry.chunk)?;
+                let is_removed = others? | (deleted == Deletion::Deleted);
+                Ok(if is_removed { KeyOutcome::Removed } else { KeyOutcome::Absent })
             }
             RemoveOutcome::Held => Ok(KeyOutcome::Held),
             _ => {
@@ -90,7 +91,7 @@ impl<M: Mover> Shared<M> {
                 let is_removed = match victim {
                     Some(victim) => {
                         let others = self.delete_others(digest, lengths, Some(victim.len));
-                        self.delete_chunk(&victim)? | others?
+                        (self.delete_chunk(&victim)? == Deletion::Deleted) | others?
                     }
                     None => self.delete_unknown(key, lengths)?,
                 };

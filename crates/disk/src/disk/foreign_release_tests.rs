@@ -7,6 +7,7 @@ use kvtier_index::Chunk;
 
 use super::tests::{FOREIGN, Idle, LEN, foreign};
 use super::*;
+use crate::delete_victims::Deletion;
 use crate::ledger::Ledger;
 
 /// A tier over one chunk of LMCache's GDS layout, and a second one whose file is empty and has its
@@ -59,7 +60,7 @@ fn an_empty_file_that_is_evicted_releases_nothing() {
     let _ = shared.index().begin_evict(key.digest());
     let victim = shared.index().victim(key.digest()).unwrap();
     assert_eq!(victim.bytes, 0);
-    assert!(shared.delete_chunk(&victim).unwrap());
+    assert_eq!(shared.delete_chunk(&victim).unwrap(), Deletion::Deleted);
     assert!(!path.exists());
     shared.share_ledger().unwrap();
     assert_eq!(total(), Some(LEN as u64 + 4096));
@@ -82,7 +83,7 @@ fn a_foreign_file_that_was_cut_is_released_as_it_is() {
     let _ = shared.index().begin_evict(key.digest());
     let victim = shared.index().victim(key.digest()).unwrap();
     assert_eq!(victim.bytes, LEN as u64);
-    assert!(shared.delete_chunk(&victim).unwrap());
+    assert_eq!(shared.delete_chunk(&victim).unwrap(), Deletion::Deleted);
     shared.share_ledger().unwrap();
     assert_eq!(total(), Some(LEN as u64));
 }
@@ -100,7 +101,7 @@ fn beside_uncounted() -> (tempfile::TempDir, Disk<Idle>, Key, std::path::PathBuf
     (dir, disk, key, path)
 }
 
-fn evict(disk: &Disk<Idle>, key: &Key) -> std::io::Result<bool> {
+fn evict(disk: &Disk<Idle>, key: &Key) -> std::io::Result<Deletion> {
     let _ = disk.shared.index().begin_evict(key.digest());
     let victim = disk.shared.index().victim(key.digest()).unwrap();
     disk.shared.delete_chunk(&victim)
@@ -114,7 +115,7 @@ fn a_foreign_file_that_no_scan_has_counted_is_not_released_at_the_second_try_eit
     evict(&disk, &key).unwrap_err();
     fs::remove_dir(&path).unwrap();
     fs::rename(dir.path().join("elsewhere"), &path).unwrap();
-    assert!(evict(&disk, &key).unwrap());
+    assert_eq!(evict(&disk, &key).unwrap(), Deletion::Deleted);
     disk.shared.share_ledger().unwrap();
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(LEN as u64));
 }
@@ -130,7 +131,7 @@ fn a_foreign_file_that_grew_is_not_released_as_it_is() {
     assert_eq!(total(), Some(LEN as u64 + 1000));
     fs::write(&path, [7; LEN]).unwrap();
     disk.shared.find_foreign(foreign, &key);
-    assert!(evict(&disk, &key).unwrap());
+    assert_eq!(evict(&disk, &key).unwrap(), Deletion::Deleted);
     disk.shared.share_ledger().unwrap();
     assert_eq!(total(), Some(LEN as u64 + 1000), "the scan finds the rest");
     disk.shared.scan_foreign(foreign).unwrap();

@@ -109,3 +109,24 @@ fn in_a_layout_of_others_too() {
         assert!(disk.shared.index().get(key.digest()).is_some());
     }
 }
+
+/// A listing that began before a remove enters the chunk after it, or another program deleted the file.
+#[test]
+fn an_entry_without_a_file_is_absent_and_no_longer_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[0];
+    let (disk, key, file) = foreign(layout, name, dir.path());
+    let stale = || {
+        let _ = disk.shared.index().insert(kvtier_index::Chunk::new(*key.digest(), 0, 0));
+    };
+    stale();
+    assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(1, 0, 0));
+    assert!(!file.exists());
+    stale();
+    assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
+    assert!(!disk.shared.index().is_known(key.digest()));
+    // So it is while eviction has it.
+    stale();
+    let RemoveOutcome::Gone(_) = disk.shared.index().begin_evict(key.digest()) else { panic!() };
+    assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
+}
