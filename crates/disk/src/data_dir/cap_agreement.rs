@@ -8,9 +8,6 @@ use super::liveness::read_cap;
 use super::manifest::Manifest;
 use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
-/// Where a damaged manifest lost the cap, a directory may hold more than its cap by this part of it.
-const EXCESS_PART: u64 = 20;
-
 impl DataDir {
     /// Registers the cap with which this process opens the directory, for peers now and later.
     ///
@@ -47,7 +44,7 @@ impl DataDir {
     ///
     /// # Errors
     /// `Invalid` for a cap below both the noted one and the `used` bytes, unless `shrink` allows that
-    /// chunks are deleted. In layout `kvtier` a twentieth more may be used where none is noted.
+    /// chunks are deleted. In layout `kvtier` twice the cap may be used where none is noted.
     pub fn agree_on_cap(
         &self,
         capacity_bytes: u64,
@@ -56,10 +53,11 @@ impl DataDir {
     ) -> Result<Manifest, Error> {
         self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
-            // In layout `kvtier` only damage loses the cap. Then a crash may have brought back deleted chunks.
+            // In layout `kvtier` only damage loses the cap. Then a crash may have brought back deleted chunks, as
+            // many as were evicted since the file system last wrote its journal.
             // Files of other programs have no cap before the first start: they are left alone.
             let has_lost_cap = manifest.capacity_bytes.is_none() && self.foreign().is_none();
-            let excess = if has_lost_cap { capacity_bytes / EXCESS_PART } else { 0 };
+            let excess = if has_lost_cap { capacity_bytes } else { 0 };
             let allowed = capacity_bytes.saturating_add(excess);
             if smaller && used > allowed && !shrink {
                 let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
@@ -96,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_lost_its_cap_may_hold_a_twentieth_more() {
+    fn a_directory_that_lost_its_cap_may_hold_twice_as_much() {
         let agree = |is_noted: bool, used| {
             let dir = tempfile::tempdir().unwrap();
             let data_dir = DataDir::open(dir.path(), None).unwrap();
@@ -105,7 +103,7 @@ mod tests {
             }
             data_dir.agree_on_cap(1000, used, false).is_ok()
         };
-        assert!(agree(false, 1050) && !agree(false, 1051));
+        assert!(agree(false, 2000) && !agree(false, 2001));
         assert!(
             agree(true, 1000) && !agree(true, 1001),
             "a smaller cap than noted deletes nothing"
