@@ -132,12 +132,13 @@ impl<M: Mover> Shared<M> {
                     if foreign_bytes.is_none() && counted != bytes {
                         self.space.ledger_validity.suspect();
                     }
-                    self.append_change(Record::Remove(digest));
                 } else {
                     // Another process or program deleted it first. Whether the bytes are still
                     // counted depends on which.
                     self.lost(&digest, bytes);
                 }
+                // Also then: that process may have been stopped before it told the others.
+                self.append_change(Record::Remove(digest));
                 self.journal.note([Record::Remove(digest)]);
                 // Only now the index releases the bytes: a save that is granted them would
                 // otherwise write before the device has the space.

@@ -130,3 +130,22 @@ fn an_entry_without_a_file_is_absent_and_no_longer_known() {
     let RemoveOutcome::Gone(_) = disk.shared.index().begin_evict(key.digest()) else { panic!() };
     assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
 }
+
+/// The process that deleted the file was stopped before it told the others.
+#[test]
+fn a_remove_that_finds_no_file_tells_the_others_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, other) = (open(dir.path()), open(dir.path()));
+    let key = key(1);
+    write(dir.path(), &key);
+    for disk in [&disk, &other] {
+        disk.shared.follow_changes();
+    }
+    let is_known = || other.shared.index().is_known(key.digest());
+    fs::remove_file(path(dir.path(), 1, LEN)).unwrap();
+    other.shared.follow_changes();
+    assert!(is_known());
+    assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
+    other.shared.follow_changes();
+    assert!(!is_known());
+}
