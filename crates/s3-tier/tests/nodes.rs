@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvtier_core::{Key, Namespace, Observe, Presence, Saved, ShedReason};
 use kvtier_index::Quotas;
 use kvtier_index::journal::{self, Record};
-use kvtier_s3_tier::{Evictor, TierConfig};
+use kvtier_s3_tier::{Evictor, Layout, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::tier::{World, plain_server, quick, says, tenants, within};
@@ -41,6 +41,41 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
         second.used() == second.in_bucket()
     });
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
+}
+
+/// LMCache's names do not follow from what journals contain.
+#[test]
+fn under_lmcaches_names_a_node_counts_and_evicts_what_others_save_without_waiting_for_a_listing() {
+    let server = plain_server();
+    let space = || Namespace::new("suite", Default::default());
+    let node = || {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = quick(config).with_capacity(50 * LEN as u64);
+            config.layout = Layout::LmcacheMp;
+            config.namespace = Some(Arc::new(space()));
+            config.sync.sweep_every = Duration::from_secs(6000);
+            config
+        })
+    };
+    let first = node();
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    let second = node();
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    let save = |n| {
+        within(Duration::from_secs(180), "a save finds space", || {
+            second.save(&Fixture::key_in(space(), n), LEN) == Saved::Stored
+        })
+    };
+    (0..20).for_each(save);
+    within(Duration::from_secs(180), "the first counts them", || first.used() == 20 * LEN as u64);
+    assert_eq!(first.count("sweeps"), 1, "no listing has shown them");
+    // The evictor asks for the names of those that have to go.
+    (20..100).for_each(save);
+    within(Duration::from_secs(180), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
+    assert!(first.count("evicted") > 40);
+    within(Duration::from_secs(180), "both count the same", || {
+        [first.used(), second.used()] == [first.in_bucket(); 2]
+    });
 }
 
 /// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth

@@ -76,6 +76,10 @@ const EARLY_PART: u32 = 30;
 const LATE_PART: u32 = 10;
 /// The shortest pause between rounds while saves wait for space, as a part of the interval.
 const HURRY_PART: u32 = 10;
+/// The shortest pause before a listing that is requested, ...
+const EARLY_LISTING_MIN: Duration = Duration::from_secs(10);
+/// ... also as a multiple of the time that the last one took.
+const EARLY_LISTING_PART: u32 = 4;
 /// The shortest pause while no other node is known: such a round is little more than one listing.
 const ALONE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -137,6 +141,7 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     let every = shared.node.config.sweep_every;
     while !shared.gate.is_closed() {
         let mut listed = None;
+        let began = Instant::now();
         if shared.names.can_parse() {
             let done = listing::run(&shared, first, known_ms).await;
             listed = Some(done);
@@ -156,7 +161,15 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
             Some(false) => (2 * again).min(every.max(PAUSE)),
             _ => PAUSE,
         };
-        tokio::time::sleep(pause).await;
+        if shared.names.is_own() || listed != Some(true) {
+            tokio::time::sleep(pause).await;
+            continue;
+        }
+        // Chunks of which journals tell have no names here before the next listing, and cannot be evicted.
+        let soonest = EARLY_LISTING_MIN.max(EARLY_LISTING_PART * began.elapsed()).min(pause);
+        tokio::time::sleep(soonest).await;
+        let requested = shared.node.listing_requested.notified();
+        let _ = tokio::time::timeout(pause - soonest, requested).await;
     }
 }
 

@@ -148,34 +148,47 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
     }
 }
 
-/// Deletes victims whose keys are not in use; the others stay. Returns how many were deleted.
+/// A chunk that is about to be deleted.
+pub struct Victim<'a> {
+    pub entry: IndexEntry,
+    /// The name of its object.
+    pub name: String,
+    /// No other operation uses its key meanwhile.
+    pub _guard: WriteGuard<'a>,
+}
+
+/// Deletes victims whose keys are not in use and whose names are known; the others stay. Returns how many were
+/// deleted.
 async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Option<Error>) {
     let mut ours = Vec::with_capacity(victims.len());
+    let mut unnamed = 0;
     for victim in victims {
         // Without waiting. A key in use is the wrong victim anyway, and the batch must not wait for
         // a slow PUT.
         // The guard before the catalog: the same order everywhere.
         let guard = shared.key_locks.try_write(&victim.chunk.digest);
         let mut catalog = shared.catalog();
-        match guard {
+        let name = shared.object_name(&catalog, &victim.chunk.digest);
+        unnamed += usize::from(name.is_none());
+        match (guard, name) {
             // Saved again since it was chosen: then it is no victim any more.
-            Some(guard) if catalog.index.is_evicting(&victim.chunk.digest) => {
-                ours.push((victim, guard))
+            (Some(guard), Some(name)) if catalog.index.is_evicting(&victim.chunk.digest) => {
+                ours.push(Victim { entry: victim, name, _guard: guard })
             }
             _ => {
                 catalog.index.abort_evict(&victim.chunk.digest);
             }
         }
     }
+    if unnamed > 0 {
+        shared.node.listing_requested.notify_one();
+    }
     delete(shared, ours).await
 }
 
 /// Deletes victims whose guards are held, up to a thousand with a request. Those that were not
 /// deleted return to the index.
-pub async fn delete(
-    shared: &Shared,
-    victims: Vec<(IndexEntry, WriteGuard<'_>)>,
-) -> (usize, Option<Error>) {
+pub async fn delete(shared: &Shared, victims: Vec<Victim<'_>>) -> (usize, Option<Error>) {
     let outcome = Mutex::new((0, None));
     let batches = victims.chunks(BATCH_MAX).map(|batch| {
         let outcome = &outcome;
@@ -195,38 +208,27 @@ pub async fn delete(
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn delete_batch(
-    shared: &Shared,
-    batch: &[(IndexEntry, WriteGuard<'_>)],
-) -> (usize, Option<Error>) {
-    let name_of = |victim: &(IndexEntry, WriteGuard<'_>)| {
-        let known = shared.catalog().name(&victim.0.chunk.digest);
-        known.map_or_else(
-            || shared.names.format_digest(&victim.0.chunk.digest),
-            |name| name.to_string(),
-        )
-    };
-    // Taken while the entries exist; a forgotten entry has no name.
-    let names: Vec<_> = batch.iter().map(name_of).collect();
+async fn delete_batch(shared: &Shared, batch: &[Victim<'_>]) -> (usize, Option<Error>) {
+    let names: Vec<_> = batch.iter().map(|victim| victim.name.clone()).collect();
     let other_names: Vec<_> = names.iter().map(|name| shared.names.other_name(name)).collect();
     let (refused, error) = match shared.client.deletes_many() {
         true => delete_many(shared, &names, &other_names).await,
         false => delete_singly(shared, &names, &other_names).await,
     };
-    let stays = batch.iter().zip(&names).find(|(_, name)| refused.contains(*name));
-    if let (None, Some(((victim, _), _))) = (&error, stays) {
+    let stays = batch.iter().find(|victim| refused.contains(&victim.name));
+    if let (None, Some(victim)) = (&error, stays) {
         // Not the name, which may contain a salt.
         let what = format!(
             "the store does not delete {} objects, {} among them",
             refused.len(),
-            victim.chunk.digest
+            victim.entry.chunk.digest
         );
         shared.fault(what);
     }
     add(&shared.counters.delete_failures, refused.len() as u64);
     let mut catalog = shared.catalog();
-    for ((victim, _), name) in batch.iter().zip(&names) {
-        let digest = victim.chunk.digest;
+    for Victim { entry, name, .. } in batch {
+        let digest = entry.chunk.digest;
         // Back into the index, so that it keeps counting against the cap. The next lookup asks the
         // bucket.
         if refused.contains(name) {
@@ -245,7 +247,7 @@ async fn delete_batch(
             catalog.note_absent(digest);
             shared.node.removed(digest);
             if !suspect {
-                shared.listeners.push(Event::Gone { key: digest, len: best_len(&victim.chunk) });
+                shared.listeners.push(Event::Gone { key: digest, len: best_len(&entry.chunk) });
             }
         }
     }

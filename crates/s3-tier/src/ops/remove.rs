@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use kvtier_core::{Error, Key, Mode, Removed};
-use kvtier_key::Digest;
 use tokio::time::Instant;
 
-use crate::ops::evict;
+use crate::ops::evict::{self, Victim};
 use crate::ops::lookup;
 use crate::state::shared::Shared;
 
@@ -21,12 +20,14 @@ pub async fn remove(
         return Err(error);
     }
     // Sorted, so that no two removes wait for each other.
-    let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
-    digests.sort_unstable_by_key(|digest| *digest.as_bytes());
+    let named = |key| Ok((key, shared.names.format(key)?));
+    let mut sorted: Vec<(&Key, String)> = keys.iter().map(named).collect::<Result<_, Error>>()?;
+    sorted.sort_unstable_by_key(|(key, _)| *key.digest().as_bytes());
     let mut counts = Removed::default();
     let mut victims = Vec::new();
     let mut last = None;
-    for digest in digests {
+    for (key, name) in sorted {
+        let digest = *key.digest();
         if last.replace(digest) == Some(digest) {
             counts.absent += 1;
             continue;
@@ -38,7 +39,11 @@ pub async fn remove(
         // A victim whose key is not in use waits to be deleted: this remove takes it over.
         catalog.index.abort_evict(&digest);
         match catalog.index.begin_evict(&digest) {
-            kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, guard)),
+            kvtier_index::RemoveOutcome::Gone(entry) => {
+                // A peer's journal may have told of it since the bucket was asked, without its name.
+                let name = catalog.name(&digest).map_or(name, |known| known.to_string());
+                victims.push(Victim { entry, name, _guard: guard });
+            }
             kvtier_index::RemoveOutcome::Held => counts.held += 1,
             _ => counts.absent += 1,
         }

@@ -55,6 +55,8 @@ pub struct NodeState {
     pub budget: NodeBudget,
     /// Notified when a round is due early, because space is short.
     pub round_requested: Notify,
+    /// Notified when the bucket should be listed early: a chunk to evict has no name yet.
+    pub listing_requested: Notify,
     /// Whether objects of an earlier build that contain tenants' names may exist.
     pub may_name_tenants: AtomicBool,
 }
@@ -103,6 +105,7 @@ impl NodeState {
             key_known: Notify::new(),
             budget: NodeBudget::default(),
             round_requested: Notify::new(),
+            listing_requested: Notify::new(),
             may_name_tenants: AtomicBool::new(true),
         }
     }

@@ -150,6 +150,13 @@ impl Shared {
         Ok(known.map_or(regular, |name| name.to_string()))
     }
 
+    /// The name of a chunk's object. `None` for one whose digest does not determine it, of which no listing and
+    /// no operation has shown the name: a peer's journal told of it.
+    pub fn object_name(&self, catalog: &Catalog, digest: &Digest) -> Option<String> {
+        let known = catalog.name(digest).map(|name| name.to_string());
+        known.or_else(|| self.names.is_own().then(|| self.names.format_digest(digest)))
+    }
+
     /// The other names that the key's object may have.
     pub fn names_but(&self, key: &Key, name: &str) -> Vec<String> {
         let regular = if self.names.is_own() { None } else { self.names.format(key).ok() };

@@ -79,8 +79,6 @@ impl Apply<'_> {
                 catalog.index.touch_batch(&[digest]);
                 return catalog.invalidate(&digest);
             }
-            // A name that the digest does not contain comes with the next listing.
-            None if !self.shared.names.is_own() => return,
             // It may have been saved after this node's delete and before the answer to it.
             None if catalog.index.is_evicting(&digest) => {
                 self.unclear_chunks.put(*chunk);

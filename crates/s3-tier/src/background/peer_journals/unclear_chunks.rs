@@ -80,17 +80,31 @@ async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s
             }
         }
     }
-    let current = version.is_current();
-    if !names.is_empty() {
-        shared.record_missing(&chunk.digest, &version);
+    if names.is_empty() {
+        return Ok(count_unnamed(shared, chunk, &version));
     }
+    let current = version.is_current();
+    shared.record_missing(&chunk.digest, &version);
     Ok(current)
 }
 
-/// The possible names of the chunk; none if it is not indexed and its digest is not its name.
+/// Counts a chunk that cannot be asked for, as if it existed: the next listing decides.
+fn count_unnamed(shared: &Shared, chunk: &Chunk, version: &ReadVersion<'_>) -> bool {
+    let mut catalog = shared.catalog();
+    if !version.is_current() {
+        return false;
+    }
+    if !catalog.index.is_known(&chunk.digest) {
+        let _ = catalog.insert_unseen(*chunk);
+        catalog.changed_keys.note(chunk.digest);
+        shared.listeners.push(Event::Stored { key: chunk.digest, len: best_len(chunk) });
+    }
+    true
+}
+
+/// The possible names of the chunk; none if they are not known.
 fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
-    let known = shared.catalog().name(digest).map(|name| name.to_string());
-    let name = known.or_else(|| shared.names.is_own().then(|| shared.names.format_digest(digest)));
+    let name = shared.object_name(&shared.catalog(), digest);
     let other = name.as_ref().and_then(|name| shared.names.other_name(name));
     name.into_iter().chain(other).collect()
 }
