@@ -29,6 +29,9 @@ pub struct Conditions {
     pub slow: u64,
     /// Something before the store sends the request twice.
     pub twice: u64,
+    /// Something before the store takes away the metadata of a chunk's answer, and changes a byte of half
+    /// of them. That is a wrong byte for a tier of layout `lmcache-mp` that has not seen the version.
+    pub stripped: u64,
 }
 
 /// What happens to one request.
@@ -47,6 +50,10 @@ pub enum Fate {
     Hanging(bool),
     /// The connection closes within the answer.
     CutAnswer,
+    /// The answer has no metadata, and perhaps another byte.
+    Stripped {
+        is_changed: bool,
+    },
     /// It is answered, and takes effect a second time some time later.
     Twice,
     /// The request does not reach the store, and the answer is this page with 200.
@@ -89,6 +96,7 @@ impl Conditions {
             pages: rate(200),
             slow: rate(300),
             twice: rate(150),
+            stripped: 0,
         }
     }
 
@@ -104,6 +112,7 @@ impl Conditions {
         let hanging = Fate::Hanging(rng.bool());
         let page = if self.pages > 0 { rng.usize(..3) } else { 0 };
         let page = [Page::Html, Page::Error, Page::Empty][page];
+        let is_changed = self.stripped > 0 && rng.bool();
         let mut at = rng.u64(..1000);
         let rates = [
             (self.throttled, Fate::Throttled),
@@ -115,6 +124,7 @@ impl Conditions {
             (self.cut_answers, Fate::CutAnswer),
             (self.pages, Fate::Page(page)),
             (self.twice, Fate::Twice),
+            (self.stripped, Fate::Stripped { is_changed }),
         ];
         for (rate, fate) in rates {
             if at < rate {
@@ -143,10 +153,11 @@ impl Conditions {
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Conditions { is_down, throttled, errors, late_errors, lost_answers, .. } = self;
-        let Conditions { closed, hanging, cut_answers, pages, slow, twice, .. } = self;
+        let Conditions { closed, hanging, cut_answers, pages, slow, twice, stripped, .. } = self;
         write!(
             f,
             "down {is_down}, throttled {throttled}, errors {errors}, late errors {late_errors}, lost answers {lost_answers}, closed {closed}, hanging {hanging}, cut {cut_answers}, pages {pages}, slow {slow}, twice {twice}"
-        )
+        )?;
+        if *stripped > 0 { write!(f, ", stripped {stripped}") } else { Ok(()) }
     }
 }

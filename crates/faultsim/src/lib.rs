@@ -26,6 +26,7 @@ mod service;
 mod shorten;
 mod simulation;
 mod stack;
+mod stripped_answers;
 mod world;
 
 pub use report::{Finding, Report};

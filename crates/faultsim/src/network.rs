@@ -113,7 +113,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         Fate::Closed | Fate::Hanging(false) => Some(Response::error(0, "")),
         _ => None,
     };
-    let response = refused.unwrap_or_else(|| {
+    let mut response = refused.unwrap_or_else(|| {
         look_at_held(host, &request, sent);
         world.lock().bucket.answer(&request, world.store_ms())
     });
@@ -121,6 +121,14 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         tokio::spawn(arrive_again(Arc::clone(world), host.name().to_owned(), request.clone()));
     }
     let name = host.name();
+    if let Fate::Stripped { is_changed } = fate
+        && let Some(object) = request.read_chunk()
+    {
+        // A part of an answer with facts is a damaged object for a client.
+        let is_changed = is_changed && response.status == 200;
+        response.strip(is_changed);
+        world.lock().stripped_answers.note(name, object, is_changed);
+    }
     world.event(format_args!("{name} {request} {fate:?} {}", response.status));
     sleep(after).await;
     if let Fate::Hanging(_) = fate {

@@ -12,6 +12,7 @@ use kvtier_key::Digest;
 use crate::bucket::Bucket;
 use crate::conditions::{Conditions, Plan};
 use crate::holds::{FailedUntil, WatchedObjects};
+use crate::stripped_answers::StrippedAnswers;
 use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
@@ -44,6 +45,7 @@ pub struct State {
     /// The objects of chunks that are held.
     pub watched: WatchedObjects,
     pub failed_until: FailedUntil,
+    pub stripped_answers: StrippedAnswers,
     /// When a load last found a chunk's file corrupt, which is moved into quarantine then.
     pub corrupt_at: BTreeMap<u64, Duration>,
     /// When the last answer comes that a fault delays, of journals and by node.
@@ -78,6 +80,7 @@ impl World {
             conditions: Conditions::default(),
             watched: WatchedObjects::default(),
             failed_until: FailedUntil::default(),
+            stripped_answers: StrippedAnswers::default(),
             corrupt_at: BTreeMap::new(),
             late_journals: BTreeMap::new(),
             findings: Vec::new(),

@@ -75,6 +75,14 @@ impl Request {
         is_one(&self.path) || self.value("prefix").is_some_and(|prefix| is_one(&prefix))
     }
 
+    /// The chunk's object that it reads, if it reads one.
+    pub fn read_chunk(&self) -> Option<String> {
+        let path = decode(&self.path);
+        let name = super::key_of(&path);
+        let reads = ["GET", "HEAD"].contains(&self.method.as_str());
+        (reads && !name.is_empty() && !super::is_own(name)).then(|| name.to_owned())
+    }
+
     /// The header of that lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
@@ -130,6 +138,14 @@ impl Response {
             Page::Empty => b"",
         };
         Response { is_of_store: false, ..Response::new(200, body.to_vec()) }
+    }
+
+    /// Takes away its metadata and checksums, and changes a byte of the body.
+    pub fn strip(&mut self, is_changed: bool) {
+        self.headers.retain(|(name, _)| !super::is_kept(name));
+        if let Some(byte) = self.body.first_mut().filter(|_| is_changed) {
+            *byte ^= 1;
+        }
     }
 
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {

@@ -87,15 +87,13 @@ impl Bucket {
             return Response::error(412, "PreconditionFailed");
         }
         self.written += 1;
-        let kept =
-            |name: &str| name.starts_with("x-amz-meta-") || name.starts_with("x-amz-checksum-");
         let (etag, modified_s) = (format!("\"{:032x}\"", self.written), now_ms / 1000);
         let object = Object {
             entry: listing::entry(key, modified_s, &etag, request.body.len()),
             bytes: request.body.clone(),
             etag,
             modified_s,
-            headers: request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect(),
+            headers: request.headers.iter().filter(|(name, _)| is_kept(name)).cloned().collect(),
         };
         let response = Response::new(200, Vec::new()).with("etag", object.etag.clone());
         // In no listing does an object that is overwritten vanish.
@@ -160,8 +158,17 @@ fn key_of(path: &str) -> &str {
 
 /// The bytes that count for the cap.
 fn chunk_bytes(key: &str, object: &Object) -> u64 {
-    let is_own = key.starts_with(".kvtier/") || key.contains("/.kvtier/");
-    if is_own { 0 } else { object.bytes.len() as u64 }
+    if is_own(key) { 0 } else { object.bytes.len() as u64 }
+}
+
+/// Whether an object is the tier's own, and no chunk's.
+fn is_own(key: &str) -> bool {
+    key.starts_with(".kvtier/") || key.contains("/.kvtier/")
+}
+
+/// Whether a header of a request is kept with the object: metadata, and checksums.
+fn is_kept(name: &str) -> bool {
+    name.starts_with("x-amz-meta-") || name.starts_with("x-amz-checksum-")
 }
 
 /// The bucket's settings: no versions, no rules, no unfinished uploads.

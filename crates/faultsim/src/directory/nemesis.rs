@@ -58,7 +58,8 @@ impl Scheduler {
             }
             What::Crash { draws } => self.crash(&mut Rng::with_seed(*draws)),
             What::Medium(faults) => {
-                self.shared.is_log_doubtful.fetch_or(faults.errors_on_reads, Ordering::Relaxed);
+                let is_doubtful = faults.errors_on_reads || faults.is_full;
+                self.shared.is_log_doubtful.fetch_or(is_doubtful, Ordering::Relaxed);
                 self.change_medium(*faults);
             }
             What::Clock { ahead_ms } => {

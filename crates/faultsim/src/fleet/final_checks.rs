@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvtier_core::Observe;
+use kvtier_core::{Observe, Usage};
 use kvtier_s3_tier::Evictor;
 use tokio::time::{Instant, sleep};
 
-use super::model::LONGEST_BYTES;
+use super::chunks::{SMALL_TENANT, is_of_small_tenant};
+use super::model::{LONGEST_BYTES, len};
 use super::node::Node;
 use super::workload::DEADLINE;
 use super::{CAP_BYTES, Fleet, KEYS, NODES};
@@ -103,7 +104,11 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
         let Some(tier) = &node.tier else { continue };
         status_is_right(world, node.host.name(), tier, fleet.setting.evicts());
         evictors += usize::from(says_it_evicts(tier));
-        let (used, name) = (tier.usage().used_bytes, node.host.name());
+        let (usage, name) = (tier.usage(), node.host.name());
+        let used = usage.used_bytes;
+        if let Some(max) = fleet.chunks.small_tenant_bytes() {
+            tenant_has_at_most(fleet, name, &usage, max);
+        }
         if used != Some(chunks) {
             let what = format!("{name} counts {used:?} bytes, and the bucket has {chunks}");
             world.finding("usage", what);
@@ -116,7 +121,20 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
     everything_is_served(fleet).await;
     if fleet.setting.evicts() {
         eviction_goes_on(fleet).await;
+        quota_is_kept(fleet).await;
         another_evictor_clears_up(fleet).await;
+    }
+}
+
+/// A tenant is counted what its chunks have, and not those of another one.
+fn tenant_has_at_most(fleet: &Fleet, name: &str, usage: &Usage, max: u64) {
+    let Some(small) = usage.tenants.iter().find(|usage| usage.tenant == SMALL_TENANT) else {
+        return;
+    };
+    if small.used_bytes > max {
+        let used = small.used_bytes;
+        let what = format!("{name} counts {used} bytes of tenant {SMALL_TENANT}, {max} at most");
+        fleet.world.finding("quota", what);
     }
 }
 
@@ -145,22 +163,43 @@ async fn eviction_goes_on(fleet: &Arc<Fleet>) {
     let caller = fleet.caller(node, Duration::from_secs(5));
     let absent: Vec<u64> = (0..KEYS).filter(|n| !fleet.common.is_in_bucket(*n)).collect();
     let wanted = NEW_CHUNKS.min(absent.len());
-    let mut stored = 0;
-    while stored < wanted && began.elapsed() < EVICTED_WITHIN {
+    let mut stored: Vec<u64> = Vec::new();
+    while stored.len() < wanted && began.elapsed() < EVICTED_WITHIN {
         for n in &absent {
-            if stored < wanted && !fleet.common.is_in_bucket(*n) {
+            if stored.len() < wanted && !fleet.common.is_in_bucket(*n) {
                 caller.save(&[*n]).await;
-                stored += usize::from(fleet.common.is_in_bucket(*n));
+                stored.extend(fleet.common.is_in_bucket(*n).then_some(*n));
             }
         }
         sleep(Duration::from_millis(200)).await;
     }
-    let took = began.elapsed();
-    world.event(format_args!("{stored} of {wanted} new chunks stored after {took:?}"));
-    if stored < wanted {
-        let what = format!("{stored} of {wanted} new chunks stored after {took:?}");
+    let (took, stored_count) = (began.elapsed(), stored.len());
+    world.event(format_args!("{stored_count} of {wanted} new chunks stored after {took:?}"));
+    if stored_count < wanted {
+        let what = format!("{stored_count} of {wanted} new chunks stored after {took:?}");
         world.finding("eviction", what);
     }
+    let (new, all) = (stored.iter().map(|n| len(*n) as u64).sum(), world.lock().bucket.chunk_bytes);
+    if all < CAP_BYTES.min(new) / 2 {
+        let what = format!("{all} bytes are in the bucket, and {new} were stored just now");
+        world.finding("eviction", what);
+    }
+}
+
+/// A tenant with a quota has no more, by what the evictor counts, when that one has stored a chunk of it.
+async fn quota_is_kept(fleet: &Fleet) {
+    let nodes = fleet.nodes().clone();
+    let is_evictor = |node: &&Node| node.tier.as_deref().is_some_and(says_it_evicts);
+    let Some((max, evictor)) = fleet.chunks.quota().zip(nodes.iter().find(is_evictor)) else {
+        return;
+    };
+    let caller = fleet.caller(evictor.clone(), DEADLINE);
+    for n in (0..KEYS).filter(|n| is_of_small_tenant(*n)) {
+        caller.save(&[n]).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    let usage = evictor.tier.as_ref().map(|tier| tier.usage()).unwrap_or_default();
+    tenant_has_at_most(fleet, evictor.host.name(), &usage, max);
 }
 
 /// Every chunk of the bucket is a hit on a node.

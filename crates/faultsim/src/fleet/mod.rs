@@ -1,5 +1,6 @@
 //! A fleet of real S3 tiers on one simulated bucket: the setup, the phases of a run, its end.
 
+mod chunks;
 pub mod final_checks;
 pub mod model;
 mod nemesis;
@@ -16,7 +17,8 @@ use kvtier_core::Tier;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use self::node::Node;
+use self::chunks::Chunks;
+use self::node::{Node, NodeSetup};
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
@@ -42,6 +44,7 @@ pub struct Fleet {
     pub world: Arc<World>,
     pub common: Common,
     pub setting: Setting,
+    pub chunks: Chunks,
     /// Tiers take few operations at a time.
     is_narrow: bool,
     nodes: Mutex<Vec<Node>>,
@@ -62,8 +65,9 @@ impl Fleet {
 
     /// Starts the node at this place, after this number of starts.
     pub fn start(&self, place: usize, restarts: u32) -> Node {
-        let evictor = self.setting.evictor(place);
-        Node::start(&self.world, place, restarts, evictor, self.is_narrow)
+        let Fleet { setting, chunks, is_narrow, .. } = *self;
+        let setup = NodeSetup { evictor: setting.evictor(place), is_narrow, chunks };
+        Node::start(&self.world, place, restarts, setup)
     }
 
     /// The node at this place, as it runs now.
@@ -101,11 +105,16 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     let seed = plan.seed;
     let setting = Setting::of_seed(seed);
     world.event(format_args!("{setting}"));
+    let chunks = Chunks::of_seed(seed);
+    if chunks != Chunks::OfOneTenant {
+        world.event(format_args!("{chunks}"));
+    }
     setting.apply(&mut world.lock().bucket, seed);
     let fleet = Arc::new(Fleet {
         world: Arc::clone(world),
-        common: Common::new(world, ARENA_BYTES),
+        common: Common::new(world, ARENA_BYTES, chunks.model()),
         setting,
+        chunks,
         is_narrow: setting::is_narrow(seed),
         nodes: Mutex::default(),
         is_ending: AtomicBool::new(false),

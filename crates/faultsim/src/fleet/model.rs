@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Key, Namespace};
+use kvtier_key::names::NameForm;
 use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 
 use super::KEYS;
+use super::node::PREFIX;
 
 /// For how long the write of a save that failed may still arrive at the bucket.
 const LATE_WRITE_MAX: Duration = Duration::from_secs(10);
@@ -15,6 +17,8 @@ const LATE_WRITE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Model {
     keys: Vec<Chunk>,
+    /// Objects have the names that LMCache gives them.
+    has_lmcache_names: bool,
 }
 
 /// One key.
@@ -60,11 +64,39 @@ impl Model {
             removed: None,
             removed_by: None,
         });
-        Model { keys: keys.collect() }
+        Model { keys: keys.collect(), has_lmcache_names: false }
+    }
+
+    /// The same, and the key with this number is in that namespace.
+    pub fn in_namespaces(mut self, of: impl Fn(u64) -> Arc<Namespace>) -> Self {
+        for (n, chunk) in (0..).zip(&mut self.keys) {
+            chunk.key = Key::new(of(n), chunk.key.id().clone());
+        }
+        self
+    }
+
+    /// The same, with LMCache's names of objects.
+    pub fn with_lmcache_names(self) -> Self {
+        Model { has_lmcache_names: true, ..self }
+    }
+
+    pub fn has_lmcache_names(&self) -> bool {
+        self.has_lmcache_names
     }
 
     pub fn key(&self, n: u64) -> Key {
         self.keys[n as usize].key.clone()
+    }
+
+    /// The name of the chunk's object in the bucket.
+    pub fn object(&self, n: u64) -> String {
+        let key = self.key(n);
+        if self.has_lmcache_names {
+            let name = NameForm::MpNative.format(key.id()).expect("a name for a valid key");
+            return format!("{PREFIX}/{name}");
+        }
+        let hex = key.digest().to_hex();
+        format!("{PREFIX}/{}/{hex}", &hex[..2])
     }
 
     pub fn save_begins(&mut self, n: u64) {

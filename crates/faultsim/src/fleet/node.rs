@@ -7,6 +7,7 @@ use kvtier_core::Tier;
 use kvtier_s3_tier::{Evictor, S3Tier, SyncConfig, TierConfig};
 
 use super::CAP_BYTES;
+use super::chunks::Chunks;
 use crate::host::Host;
 use crate::network;
 use crate::world::World;
@@ -29,20 +30,24 @@ pub struct Node {
     pub restarts: u32,
 }
 
+/// How a node is configured.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeSetup {
+    pub evictor: Evictor,
+    /// Its tier takes few operations at a time.
+    pub is_narrow: bool,
+    pub chunks: Chunks,
+}
+
 impl Node {
-    pub fn start(
-        world: &Arc<World>,
-        place: usize,
-        restarts: u32,
-        evictor: Evictor,
-        is_narrow: bool,
-    ) -> Self {
+    pub fn start(world: &Arc<World>, place: usize, restarts: u32, setup: NodeSetup) -> Self {
         let ahead_ms = world.below(4000).cast_signed() - 2000;
         let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
         world.event(format_args!("start {}, clock {ahead_ms} ms", host.name()));
         let mut config = config(&host);
-        config.sync.evictor = evictor;
-        if is_narrow {
+        config.sync.evictor = setup.evictor;
+        setup.chunks.configure(&mut config);
+        if setup.is_narrow {
             (config.ops_max, config.inflight_bytes_max) = NARROW;
         }
         let tier = match S3Tier::open(config) {

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::NODES;
+use super::chunks::Chunks;
 use crate::conditions::Conditions;
 use crate::schedule::{self, between_ms, last_until_next};
 
@@ -12,6 +15,9 @@ const LASTS: Duration = Duration::from_secs(40);
 /// ... and how long with one seed of this number, in which a process is stopped for a minute or two.
 const LASTS_LONG: Duration = Duration::from_secs(160);
 const LONG_ONE_IN: u64 = 20;
+
+/// The most answers of a thousand without their metadata.
+const STRIPPED_MAX: u64 = 300;
 
 /// A fault of the fleet.
 pub type Fault = schedule::Fault<What>;
@@ -68,7 +74,21 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
     last_until_next(&mut faults, end, |what| matches!(what, What::Conditions(_)));
     faults.retain(|fault| !matches!(&fault.what, What::Conditions(now) if now.are_good()));
     faults.sort_by_key(|fault| fault.at);
+    if Chunks::of_seed(seed) == Chunks::OfLmcache {
+        strip(&mut faults, rng);
+    }
     faults
+}
+
+/// Something before the store takes away metadata, while other requests fail.
+fn strip(faults: &mut [Fault], rng: &mut Rng) {
+    for fault in faults {
+        if let What::Conditions(now) = &mut fault.what
+            && !now.is_down
+        {
+            now.stripped = rng.u64(..STRIPPED_MAX);
+        }
+    }
 }
 
 /// When all faults of this seed have ended.

@@ -27,6 +27,7 @@ use self::process::StackProcess;
 use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::medium::{Faults, Journal, Medium};
+use crate::fleet::model::Model;
 use crate::host::Host;
 use crate::network;
 use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_stack};
@@ -133,7 +134,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     let shared = Arc::new(Shared {
         world: Arc::clone(world),
         medium: Arc::new(Medium::new(journal).expect("a directory for the simulation")),
-        common: Common::new(world, ARENA_BYTES),
+        common: Common::new(world, ARENA_BYTES, Model::new()),
         setup,
         serving: Mutex::default(),
         started: AtomicU64::new(0),
