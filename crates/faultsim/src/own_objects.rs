@@ -7,7 +7,8 @@ use kvtier_core::Observe;
 use kvtier_s3_tier::S3Tier;
 use kvtier_s3_tier::simulated::JOURNAL_OBJECTS_MAX;
 
-use crate::fleet::node::{JOURNAL_EVERY, PREFIX};
+use crate::fleet::model::PREFIX;
+use crate::fleet::node::JOURNAL_EVERY;
 use crate::world::World;
 
 /// The seconds that a journal object stays at least: three intervals, and what the store cuts off times.

@@ -8,8 +8,9 @@ use kvtier_key::names::NameForm;
 use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 
 use super::KEYS;
-use super::node::PREFIX;
 
+/// The beginning of all names in the bucket.
+pub const PREFIX: &str = "kv";
 /// For how long the write of a save that failed may still arrive at the bucket.
 const LATE_WRITE_MAX: Duration = Duration::from_secs(10);
 

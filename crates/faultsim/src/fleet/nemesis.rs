@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Fleet;
-use super::node::PREFIX;
+use super::model::PREFIX;
 use super::schedule::{Fault, What};
 use crate::conditions::Conditions;
 use crate::schedule::{Edge, moments};

@@ -8,12 +8,10 @@ use kvtier_s3_tier::{Evictor, S3Tier, SyncConfig, TierConfig};
 
 use super::CAP_BYTES;
 use super::chunks::Chunks;
+use super::model::PREFIX;
 use crate::host::Host;
 use crate::network;
 use crate::world::World;
-
-/// The beginning of all names in the bucket.
-pub const PREFIX: &str = "kv";
 
 /// The interval of journals.
 pub const JOURNAL_EVERY: Duration = Duration::from_secs(2);

@@ -165,7 +165,7 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
             tokio::time::sleep(pause).await;
             continue;
         }
-        // Chunks of which journals tell have no names here before the next listing, and cannot be evicted.
+        // Chunks that came by journals have no names here before the next listing, and cannot be evicted.
         let soonest = EARLY_LISTING_MIN.max(EARLY_LISTING_PART * began.elapsed()).min(pause);
         tokio::time::sleep(soonest).await;
         let requested = shared.node.listing_requested.notified();

@@ -40,7 +40,7 @@ pub async fn remove(
         catalog.index.abort_evict(&digest);
         match catalog.index.begin_evict(&digest) {
             kvtier_index::RemoveOutcome::Gone(entry) => {
-                // A peer's journal may have told of it since the bucket was asked, without its name.
+                // It may have come by a peer's journal since the bucket was asked, without its name.
                 let name = catalog.name(&digest).map_or(name, |known| known.to_string());
                 victims.push(Victim { entry, name, _guard: guard });
             }

@@ -151,7 +151,7 @@ impl Shared {
     }
 
     /// The name of a chunk's object. `None` for one whose digest does not determine it, of which no listing and
-    /// no operation has shown the name: a peer's journal told of it.
+    /// no operation has shown the name: it came by a peer's journal.
     pub fn object_name(&self, catalog: &Catalog, digest: &Digest) -> Option<String> {
         let known = catalog.name(digest).map(|name| name.to_string());
         known.or_else(|| self.names.is_own().then(|| self.names.format_digest(digest)))
