@@ -137,7 +137,7 @@ impl<M: Mover> Shared<M> {
                     // counted depends on which.
                     self.lost(&digest, bytes);
                 }
-                // Also then: that process may have been stopped before it told the others.
+                // Also then: that process may have been stopped before it wrote the record.
                 self.append_change(Record::Remove(digest));
                 self.journal.note([Record::Remove(digest)]);
                 // Only now the index releases the bytes: a save that is granted them would

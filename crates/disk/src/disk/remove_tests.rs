@@ -131,9 +131,9 @@ fn an_entry_without_a_file_is_absent_and_no_longer_known() {
     assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
 }
 
-/// The process that deleted the file was stopped before it told the others.
+/// The process that deleted the file was stopped before it wrote the record.
 #[test]
-fn a_remove_that_finds_no_file_tells_the_others_all_the_same() {
+fn a_remove_that_finds_no_file_is_logged_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, other) = (open(dir.path()), open(dir.path()));
     let key = key(1);
