@@ -132,13 +132,14 @@ impl<M: Mover> Shared<M> {
                     if foreign_bytes.is_none() && counted != bytes {
                         self.space.ledger_validity.suspect();
                     }
+                    self.append_change(Record::Remove(digest));
                 } else {
                     // Another process or program deleted it first. Whether the bytes are still
                     // counted depends on which.
                     self.lost(&digest, bytes);
+                    // That process may have been stopped before it wrote a record.
+                    self.append_change(Record::Touch(digest));
                 }
-                // Also then: that process may have been stopped before it wrote the record.
-                self.append_change(Record::Remove(digest));
                 self.journal.note([Record::Remove(digest)]);
                 // Only now the index releases the bytes: a save that is granted them would
                 // otherwise write before the device has the space.

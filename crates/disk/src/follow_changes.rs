@@ -94,13 +94,18 @@ impl<M: Mover> Shared<M> {
     }
 
     fn follow(&self, record: &Record) {
+        let look = |digest| {
+            let known = self.index().known(digest).map(|entry| entry.chunk.len);
+            known.map_or(Ok(()), |len| self.removed_by_another(digest, len))
+        };
         let looked = match record {
             Record::Insert(chunk) => self.follow_insert(*chunk),
             Record::Remove(digest) => {
                 self.space.ledger_validity.explained(digest);
-                let known = self.index().known(digest).map(|entry| entry.chunk.len);
-                known.map_or(Ok(()), |len| self.removed_by_another(digest, len))
+                look(digest)
             }
+            // A peer found no file. Perhaps no process released its bytes.
+            Record::Touch(digest) => look(digest),
             _ => Ok(()),
         };
         // The record does not come again: a listing shows whether the file is there.

@@ -240,8 +240,8 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
     }
 
-    /// The same where a peer reported that it deleted the file, and released its bytes. The caller
-    /// notifies the listeners.
+    /// The same where a peer reported that the file is gone: this releases no bytes. The caller notifies the
+    /// listeners.
     ///
     /// # Errors
     /// Those of the look for the file.

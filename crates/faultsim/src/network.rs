@@ -125,7 +125,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         && let Some(object) = request.read_chunk()
     {
         // A part of an answer with facts is a damaged object for a client.
-        let is_changed = is_changed && response.status == 200;
+        let is_changed = is_changed && response.status == 200 && request.method == "GET";
         response.strip(is_changed);
         world.lock().stripped_answers.note(name, object, is_changed);
     }

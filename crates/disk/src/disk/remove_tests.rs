@@ -145,7 +145,12 @@ fn a_remove_that_finds_no_file_is_logged_all_the_same() {
     fs::remove_file(path(dir.path(), 1, LEN)).unwrap();
     other.shared.follow_changes();
     assert!(is_known());
+    let check = &other.shared.space.ledger_validity;
+    check.set_has_peers(true);
+    check.note_lost(key.digest(), other.shared.clock.now());
     assert_eq!(remove(&disk, std::slice::from_ref(&key)).unwrap(), Removed::new(0, 1, 0));
     other.shared.follow_changes();
     assert!(!is_known());
+    let late = other.shared.clock.now() + Duration::from_secs(3);
+    assert!(check.has_unexplained(late), "no process released its bytes");
 }

@@ -78,6 +78,8 @@ struct Shared {
     calm_since_ns: AtomicU64,
     /// Something damaged a file of `.kvtier`, or reads failed: processes may lack changes of others.
     is_log_doubtful: AtomicBool,
+    /// Until when records may wait for the change log, since the medium was full.
+    log_is_behind_until_ns: AtomicU64,
     /// Callers begin nothing more.
     is_quiet: AtomicBool,
     /// The most bytes that the directory may have: the cap, or what a crash left until the directory
@@ -166,6 +168,7 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         setup,
         calm_since_ns: AtomicU64::new(0),
         is_log_doubtful: AtomicBool::new(false),
+        log_is_behind_until_ns: AtomicU64::new(0),
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
         is_counted: AtomicBool::new(false),

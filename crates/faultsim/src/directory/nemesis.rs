@@ -15,6 +15,8 @@ use crate::schedule::{Edge, Moment, between_ms};
 
 /// About one of this number of chunks is deleted.
 const DELETED_ONE_IN: u64 = 3;
+/// Within this time after the medium was full the change log has what waited for space.
+const LOGGED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Scheduler {
     /// When something goes wrong or ends next.
@@ -58,8 +60,7 @@ impl Scheduler {
             }
             What::Crash { draws } => self.crash(&mut Rng::with_seed(*draws)),
             What::Medium(faults) => {
-                let is_doubtful = faults.errors_on_reads || faults.is_full;
-                self.shared.is_log_doubtful.fetch_or(is_doubtful, Ordering::Relaxed);
+                self.shared.is_log_doubtful.fetch_or(faults.errors_on_reads, Ordering::Relaxed);
                 self.change_medium(*faults);
             }
             What::Clock { ahead_ms } => {
@@ -120,7 +121,13 @@ impl Scheduler {
     fn change_medium(&self, faults: Faults) {
         self.shared.world.event(format_args!("{faults:?}"));
         self.shared.medium.set_faults(faults);
-        self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
+        let was_full = self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
+        if faults.is_full {
+            self.shared.log_is_behind_until_ns.store(u64::MAX, Ordering::Relaxed);
+        } else if was_full {
+            let until = (self.elapsed() + LOGGED_WITHIN).as_nanos() as u64;
+            self.shared.log_is_behind_until_ns.fetch_min(until, Ordering::Relaxed);
+        }
     }
 
     /// The machine loses power and comes back.

@@ -48,12 +48,14 @@ impl Callers {
 
     /// Whether a lookup may answer what was: the file was deleted by another program; or others have not listed the
     /// files since, which they do every few seconds while all is well, and either the layout is foreign, or the
-    /// change log may be unread or unwritten: it was damaged, or reads failed, or the medium was full.
+    /// change log may be unread: it was damaged, or reads failed. Nor has it what waits for space on the medium.
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
         let is_listed = self.shared.is_well(began) && began > changed + LISTED_WITHIN;
-        let must_list =
-            self.shared.setup.is_foreign() || self.shared.is_log_doubtful.load(Ordering::Relaxed);
+        let behind_until = self.shared.log_is_behind_until_ns.load(Ordering::Relaxed);
+        let must_list = self.shared.setup.is_foreign()
+            || self.shared.is_log_doubtful.load(Ordering::Relaxed)
+            || began < Duration::from_nanos(behind_until);
         self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
     }
 

@@ -249,6 +249,10 @@ impl BucketListing {
             let page: Vec<ListedChunk> = some.iter().map(|(listed, _)| *listed).collect();
             let applied = self.round().apply_page(&mut catalog.index, &catalog.changed_keys, &page);
             for ((listed, name), applied) in some.iter().zip(applied) {
+                // Also of those that the page does not change.
+                if !shared.names.is_own() && catalog.name(&listed.digest).is_none() {
+                    catalog.note_name(&listed.digest, name);
+                }
                 let Some((slot, new)) = applied else { continue };
                 // A listed chunk was there when the page was requested: fresh from that time on.
                 catalog.seen.note(slot, sent_ms);

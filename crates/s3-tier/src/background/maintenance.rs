@@ -144,6 +144,7 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
         let began = Instant::now();
         if shared.names.can_parse() {
             let done = listing::run(&shared, first, known_ms).await;
+            shared.node.take_listing_request();
             listed = Some(done);
             // The first listing that reaches its end is the first one; until then each attempt runs
             // at full speed.

@@ -86,6 +86,10 @@ impl Reconciliation {
                 if shows_more(&entry.chunk, *len, *bytes) {
                     index.resize(digest, *len, *bytes);
                 }
+                // A peer that lacked the tenant key journals tenants under one of its own.
+                if *tenant != TenantId::NONE && entry.chunk.tenant != *tenant {
+                    let _ = index.insert(entry.chunk.with_tenant(*tenant));
+                }
                 (entry.slot, false)
             }
             // Suspect, or being evicted: the index is newer than the page.

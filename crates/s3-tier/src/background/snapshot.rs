@@ -248,8 +248,8 @@ impl SnapshotMerge<'_> {
             }
             return false;
         }
-        // A chunk without a name comes with the listing.
-        if !shared.names.is_own()
+        // A chunk whose name cannot be known comes with the listing.
+        if !shared.names.admits_unnamed()
             || catalog.changed_keys.has(digest)
             || self.is_gone(shared, catalog, digest)
         {

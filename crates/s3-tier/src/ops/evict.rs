@@ -30,6 +30,10 @@ const SINGLY_MAX: usize = 32;
 const TICK: Duration = Duration::from_secs(1);
 /// Pause after a batch of which the store deleted nothing.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pause where no victim has a name.
+const UNNAMED_PAUSE: Duration = Duration::from_secs(1);
+/// The most victims without names that are passed over at a time.
+const UNNAMED_MAX: usize = 1 << 16;
 /// The most keys that a tier without a cap tracks; the policy selects which it forgets.
 const KEYS_MAX: usize = 1 << 20;
 
@@ -44,9 +48,15 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
         // Checked before each batch: another node may have taken over.
         // One batch deletes about four thousand objects at most; then the lease is looked at again.
         while shared.node.may_evict(shared.now_ms()) {
-            let victims = gather(&shared);
-            if victims.is_empty() {
+            let chosen = gather(&shared);
+            if chosen.is_empty() {
                 break;
+            }
+            let victims = replace_unnamed(&shared, chosen);
+            if victims.is_empty() {
+                // Only a listing can show what they are called.
+                tokio::time::sleep(UNNAMED_PAUSE).await;
+                continue;
             }
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
@@ -96,6 +106,10 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
                 break;
             }
             wanted = wanted.saturating_sub(victims.len());
+            let victims = replace_unnamed(&shared, victims);
+            if victims.is_empty() {
+                break;
+            }
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
         }
@@ -114,6 +128,39 @@ fn gather(shared: &Shared) -> Vec<IndexEntry> {
         victims.extend(more);
     }
     victims
+}
+
+/// Chooses others in the place of victims without names, which stay, and requests a listing for those.
+fn replace_unnamed(shared: &Shared, mut chosen: Vec<IndexEntry>) -> Vec<IndexEntry> {
+    if shared.names.is_own() {
+        return chosen;
+    }
+    let (mut named, mut unnamed) = (Vec::new(), Vec::new());
+    while !chosen.is_empty() {
+        let mut catalog = shared.catalog();
+        let has_name =
+            |victim: &IndexEntry| shared.object_name(&catalog, &victim.chunk.digest).is_some();
+        let (with, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_name);
+        let missing = without.iter().map(|victim| victim.chunk.bytes).sum();
+        named.extend(with);
+        unnamed.extend(without);
+        chosen = match missing {
+            0 => Vec::new(),
+            _ if unnamed.len() >= UNNAMED_MAX => Vec::new(),
+            _ => catalog.index.evict_bytes(shared.now_ms(), missing),
+        };
+    }
+    if !unnamed.is_empty() {
+        shared.node.listing_requested.notify_one();
+    }
+    // Only now, or they would be chosen again.
+    for some in unnamed.chunks(BATCH_MAX) {
+        let mut catalog = shared.catalog();
+        for victim in some {
+            catalog.index.abort_evict(&victim.chunk.digest);
+        }
+    }
+    named
 }
 
 /// Victims of tenants that fill their quotas: for all of their waiting saves, and some ahead,
@@ -161,7 +208,6 @@ pub struct Victim<'a> {
 /// deleted.
 async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Option<Error>) {
     let mut ours = Vec::with_capacity(victims.len());
-    let mut unnamed = 0;
     for victim in victims {
         // Without waiting. A key in use is the wrong victim anyway, and the batch must not wait for
         // a slow PUT.
@@ -169,7 +215,6 @@ async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Op
         let guard = shared.key_locks.try_write(&victim.chunk.digest);
         let mut catalog = shared.catalog();
         let name = shared.object_name(&catalog, &victim.chunk.digest);
-        unnamed += usize::from(name.is_none());
         match (guard, name) {
             // Saved again since it was chosen: then it is no victim any more.
             (Some(guard), Some(name)) if catalog.index.is_evicting(&victim.chunk.digest) => {
@@ -179,9 +224,6 @@ async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Op
                 catalog.index.abort_evict(&victim.chunk.digest);
             }
         }
-    }
-    if unnamed > 0 {
-        shared.node.listing_requested.notify_one();
     }
     delete(shared, ours).await
 }

@@ -133,6 +133,13 @@ impl NodeState {
         self.round_requested.notify_one();
     }
 
+    /// Takes a request for a listing: the one that has just ended answers it.
+    pub fn take_listing_request(&self) {
+        let requested = self.listing_requested.notified();
+        tokio::pin!(requested);
+        requested.enable();
+    }
+
     /// Whether the order of use at the start of this epoch is known, or cannot be known.
     pub fn has_caught_up(&self, epoch: u64) -> bool {
         let caught_up = self.caught_up.load(Ordering::Relaxed);

@@ -54,6 +54,15 @@ impl ObjectNames {
         self.layout == Layout::Kvtier
     }
 
+    /// Whether chunks are entered that are known by digest alone, before a listing shows their names. In layout
+    /// `lmcache` only once the spelling of a model is known: a listing reads another digest from its names
+    /// before that, and the chunk would count twice.
+    pub fn admits_unnamed(&self) -> bool {
+        let has_spelling =
+            || !self.models.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+        self.layout != Layout::Lmcache || has_spelling()
+    }
+
     /// Whether names can be parsed: in LMCache's layouts only once the namespace is known.
     pub fn can_parse(&self) -> bool {
         self.is_own() || self.namespace.get().is_some()

@@ -85,6 +85,7 @@ impl Apply<'_> {
                 return;
             }
             None if catalog.index.is_known(&digest) => return,
+            None if !self.shared.names.admits_unnamed() => return,
             None => {}
         }
         // A later delete wins, and a listing that began clearly later would have found it.

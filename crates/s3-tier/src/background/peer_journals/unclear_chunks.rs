@@ -94,11 +94,17 @@ fn count_unnamed(shared: &Shared, chunk: &Chunk, version: &ReadVersion<'_>) -> b
     if !version.is_current() {
         return false;
     }
-    if !catalog.index.is_known(&chunk.digest) {
-        let _ = catalog.insert_unseen(*chunk);
-        catalog.changed_keys.note(chunk.digest);
-        shared.listeners.push(Event::Stored { key: chunk.digest, len: best_len(chunk) });
+    if catalog.index.is_known(&chunk.digest) || !shared.names.admits_unnamed() {
+        return true;
     }
+    let _ = catalog.insert_unseen(*chunk);
+    catalog.changed_keys.note(chunk.digest);
+    shared.listeners.push(Event::Stored { key: chunk.digest, len: best_len(chunk) });
+    drop(catalog);
+    add(&shared.counters.added_externally, 1);
+    shared.node.listing_requested.notify_one();
+    shared.eviction_queue.notify();
+    shared.listeners.notify();
     true
 }
 
