@@ -22,12 +22,12 @@ const SMALL_QUOTA_BYTES: u64 = 3 * LONGEST_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Chunks {
     /// All are of one tenant.
-    OfOneTenant,
+    OneTenant,
     /// Another tenant has a tenth of them, with or without a quota.
-    OfTwoTenants { has_quota: bool },
+    TwoTenants { has_quota: bool },
     /// Objects have LMCache's names, and are served without facts. Something before the store takes away
     /// the facts of answers, and changes bytes.
-    OfLmcache,
+    LmcacheNames,
 }
 
 impl Chunks {
@@ -38,34 +38,34 @@ impl Chunks {
         // Those of the length of the run, the store, and the width of tiers.
         (0..3).for_each(|_| _ = rng.u64(..));
         match rng.u64(..8) {
-            0 => Chunks::OfTwoTenants { has_quota: true },
-            1 => Chunks::OfTwoTenants { has_quota: false },
-            2 => Chunks::OfLmcache,
-            _ => Chunks::OfOneTenant,
+            0 => Chunks::TwoTenants { has_quota: true },
+            1 => Chunks::TwoTenants { has_quota: false },
+            2 => Chunks::LmcacheNames,
+            _ => Chunks::OneTenant,
         }
     }
 
     /// All keys.
     pub fn model(self) -> Model {
         match self {
-            Chunks::OfTwoTenants { .. } => {
+            Chunks::TwoTenants { .. } => {
                 let small = Arc::new(Namespace::new(SMALL_TENANT, Default::default()));
                 let other = namespace();
                 let of = |n| if is_of_small_tenant(n) { &small } else { &other };
                 Model::new().in_namespaces(|n| Arc::clone(of(n)))
             }
-            Chunks::OfOneTenant => Model::new(),
-            Chunks::OfLmcache => Model::new().with_lmcache_names(),
+            Chunks::OneTenant => Model::new(),
+            Chunks::LmcacheNames => Model::new().with_lmcache_names(),
         }
     }
 
     pub fn configure(self, config: &mut TierConfig) {
         match self {
-            Chunks::OfOneTenant | Chunks::OfTwoTenants { has_quota: false } => {}
-            Chunks::OfTwoTenants { has_quota: true } => {
+            Chunks::OneTenant | Chunks::TwoTenants { has_quota: false } => {}
+            Chunks::TwoTenants { has_quota: true } => {
                 config.quotas = Quotas::new().with(SMALL_TENANT, SMALL_QUOTA_BYTES);
             }
-            Chunks::OfLmcache => {
+            Chunks::LmcacheNames => {
                 config.layout = Layout::LmcacheMp;
                 config.namespace = Some(namespace());
             }
@@ -74,13 +74,13 @@ impl Chunks {
 
     /// The bytes of all chunks of the small tenant.
     pub fn small_tenant_bytes(self) -> Option<u64> {
-        matches!(self, Chunks::OfTwoTenants { .. })
+        matches!(self, Chunks::TwoTenants { .. })
             .then(|| (0..KEYS).filter(|n| is_of_small_tenant(*n)).map(|n| len(n) as u64).sum())
     }
 
     /// Its quota.
     pub fn quota(self) -> Option<u64> {
-        (self == Chunks::OfTwoTenants { has_quota: true }).then_some(SMALL_QUOTA_BYTES)
+        (self == Chunks::TwoTenants { has_quota: true }).then_some(SMALL_QUOTA_BYTES)
     }
 }
 
@@ -91,12 +91,12 @@ pub fn is_of_small_tenant(n: u64) -> bool {
 impl fmt::Display for Chunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Chunks::OfOneTenant => "all chunks are of one tenant",
-            Chunks::OfTwoTenants { has_quota: false } => "chunks are of two tenants",
-            Chunks::OfTwoTenants { has_quota: true } => {
+            Chunks::OneTenant => "all chunks are of one tenant",
+            Chunks::TwoTenants { has_quota: false } => "chunks are of two tenants",
+            Chunks::TwoTenants { has_quota: true } => {
                 "chunks are of two tenants, one of which has a quota"
             }
-            Chunks::OfLmcache => "objects have LMCache's names, and are served without facts",
+            Chunks::LmcacheNames => "objects have LMCache's names, and are served without facts",
         })
     }
 }

@@ -106,7 +106,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     let setting = Setting::of_seed(seed);
     world.event(format_args!("{setting}"));
     let chunks = Chunks::of_seed(seed);
-    if chunks != Chunks::OfOneTenant {
+    if chunks != Chunks::OneTenant {
         world.event(format_args!("{chunks}"));
     }
     setting.apply(&mut world.lock().bucket, seed);

@@ -74,7 +74,7 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
     last_until_next(&mut faults, end, |what| matches!(what, What::Conditions(_)));
     faults.retain(|fault| !matches!(&fault.what, What::Conditions(now) if now.are_good()));
     faults.sort_by_key(|fault| fault.at);
-    if Chunks::of_seed(seed) == Chunks::OfLmcache {
+    if Chunks::of_seed(seed) == Chunks::LmcacheNames {
         strip(&mut faults, rng);
     }
     faults
