@@ -30,10 +30,8 @@ const SINGLY_MAX: usize = 32;
 const TICK: Duration = Duration::from_secs(1);
 /// Pause after a batch of which the store deleted nothing.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Pause where no victim has a name.
-const UNNAMED_PAUSE: Duration = Duration::from_secs(1);
 /// The most victims without names that are passed over at a time.
-const UNNAMED_MAX: usize = 1 << 16;
+const UNNAMED_MAX: usize = BATCH_MAX * BATCHES_MAX;
 /// The most keys that a tier without a cap tracks; the policy selects which it forgets.
 const KEYS_MAX: usize = 1 << 20;
 
@@ -48,15 +46,9 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
         // Checked before each batch: another node may have taken over.
         // One batch deletes about four thousand objects at most; then the lease is looked at again.
         while shared.node.may_evict(shared.now_ms()) {
-            let chosen = gather(&shared);
-            if chosen.is_empty() {
-                break;
-            }
-            let victims = replace_unnamed(&shared, chosen);
+            let victims = gather(&shared);
             if victims.is_empty() {
-                // Only a listing can show what they are called.
-                tokio::time::sleep(UNNAMED_PAUSE).await;
-                continue;
+                break;
             }
             let (gone, _) = delete_victims(&shared, victims).await;
             add(&shared.counters.evicted, gone as u64);
@@ -119,14 +111,17 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
 fn gather(shared: &Shared) -> Vec<IndexEntry> {
     let mut victims = shared.eviction_queue.take();
     victims.extend(above_limits(shared));
-    while victims.len() < BATCH_MAX * BATCHES_MAX {
+    let mut above_cap = Vec::new();
+    while victims.len() + above_cap.len() < BATCH_MAX * BATCHES_MAX {
         let wanted = shared.eviction_queue.requested_bytes();
         let more = shared.catalog().index.victims(shared.now_ms(), wanted);
         if more.is_empty() {
             break;
         }
-        victims.extend(more);
+        above_cap.extend(more);
     }
+    // Not those above a quota: chunks of other tenants make no space below it.
+    victims.extend(replace_unnamed(shared, above_cap));
     victims
 }
 
@@ -220,8 +215,11 @@ async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Op
             (Some(guard), Some(name)) if catalog.index.is_evicting(&victim.chunk.digest) => {
                 ours.push(Victim { entry: victim, name, _guard: guard })
             }
-            _ => {
-                catalog.index.abort_evict(&victim.chunk.digest);
+            (guard, name) => {
+                let is_unnamed = guard.is_some() && name.is_none();
+                if catalog.index.abort_evict(&victim.chunk.digest) && is_unnamed {
+                    shared.node.listing_requested.notify_one();
+                }
             }
         }
     }
