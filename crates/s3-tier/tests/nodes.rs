@@ -6,7 +6,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{Key, Namespace, Observe, Presence, Saved, ShedReason};
+use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+use kvtier_core::{Digest, Key, Loaded, Namespace, Observe, Presence, Saved, ShedReason};
 use kvtier_index::Quotas;
 use kvtier_index::journal::{self, Record};
 use kvtier_s3_tier::{Evictor, Layout, TierConfig};
@@ -76,6 +77,40 @@ fn under_lmcaches_names_a_node_counts_and_evicts_what_others_save_without_waitin
     within(Duration::from_secs(180), "both count the same", || {
         [first.used(), second.used()] == [first.in_bucket(); 2]
     });
+}
+
+/// Chunks of another tenant make no space below a quota, though they alone have names.
+#[test]
+fn chunks_without_names_above_a_quota_cost_no_other_tenant_a_chunk() {
+    let server = plain_server();
+    let all = Arc::new(Namespace::new("", Digest([7; 32])).with_salts_as_tenants());
+    let key = |salt: &str, n: u64| {
+        let hash = ChunkHash::new(&n.to_be_bytes());
+        let id = KeyId::from(ObjectKey::new("org/model", KvRank(0), 0, hash, salt).unwrap());
+        Key::new(all.for_key(&id), id)
+    };
+    let quota = 20 * LEN as u64;
+    let node = |quotas: Quotas| {
+        World::over(Arc::clone(&server), |config| {
+            let mut config = quick(config).with_capacity(1000 * LEN as u64).with_quotas(quotas);
+            config = config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&all));
+            config.sync.sweep_every = Duration::from_secs(6000);
+            config
+        })
+    };
+    let first = node(Quotas::new().with("a", quota));
+    first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
+    (0..40).for_each(|n| assert_eq!(first.save(&key("b", n), LEN), Saved::Stored));
+    // It is not bound by the quota, so that the first has something to evict.
+    let second = node(Quotas::new());
+    second.suite.eventually("the second follows", || says(&second, "another node evicts"));
+    (0..60).for_each(|n| assert_eq!(second.save(&key("a", n), LEN), Saved::Stored));
+    within(Duration::from_secs(180), "the quota holds", || {
+        first.in_bucket() <= 40 * LEN as u64 + quota
+    });
+    let stays = |n: &u64| matches!(second.load(&key("b", *n), LEN), Loaded::Hit { .. });
+    assert_eq!((0..40).filter(stays).count(), 40, "chunks of the other tenant");
+    assert!(first.count("evicted") >= 40);
 }
 
 /// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth
