@@ -13,7 +13,8 @@
 //! 2. *The total shrinks after the bytes do.* A file is unlinked or cut first and released second.
 //!    A process that dies between the two leaves the total too high.
 //! 3. *Renames change nothing.* A file that is published, replaced or taken over for another chunk
-//!    keeps its bytes counted.
+//!    keeps its bytes counted. A chunk's file that is taken over while another process may count is
+//!    deleted instead (rule 5).
 //! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's
 //!    `alive`. Unfinished files of a dead process that have a length were granted: they are
 //!    unlinked, then released. A claim that it had no time to allocate is released by a recount.
@@ -21,7 +22,9 @@
 //!    granted meanwhile, and counts each unfinished file by the larger of its stated and its real
 //!    length, then each file with a name, then the quarantine. A file that is renamed while the
 //!    directory is read is counted where it is seen first; what a pass misses because it moved
-//!    behind the reader is found by the next, until a pass finds nothing new. One pass is enough
+//!    behind the reader is found by the next, until a pass finds nothing new. A file could move behind
+//!    the reader in each pass if it was taken over again and again. So who took one over looks
+//!    at the ledger before anything else: if a recount has begun, the file is deleted. One pass is enough
 //!    for a process that was alone before and after it, and to which none came meanwhile
 //!    (`data_dir/usage_scan.rs`). Threads of the own process stand still meanwhile
 //!    (`ledger/recount.rs`).
@@ -67,7 +70,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 pub use self::file_contents::LedgerState;
@@ -85,7 +88,9 @@ const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 /// The file `.kvtier/ledger`, see the [module](self).
 #[derive(Debug)]
 pub struct Ledger<S = File> {
-    state: Mutex<State<S>>,
+    state: Mutex<State>,
+    /// `None` while the directory has been read-only since it was opened: then nothing is granted.
+    file: RwLock<Option<S>>,
     /// Change the file at once; otherwise when [`fold`](Ledger::fold) is called.
     exact: bool,
     /// The generation that the file had last.
@@ -95,9 +100,7 @@ pub struct Ledger<S = File> {
 }
 
 #[derive(Debug)]
-struct State<S> {
-    /// `None` while the directory has been read-only since it was opened: then nothing is granted.
-    file: Option<S>,
+struct State {
     pending: PendingChanges,
     /// The total that the file had last.
     known: u64,
@@ -162,16 +165,15 @@ impl Ledger<File> {
 
     /// Whether the file still has its name.
     pub fn is_linked(&self) -> bool {
-        self.state()
-            .file
-            .as_ref()
-            .is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
+        let file = self.file();
+        file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
     }
 
     /// Goes on with the file that is there now: ours was deleted or failed, or it could not be
     /// opened until now.
     pub fn reopen(&self, own: &Path) -> io::Result<()> {
-        self.state().file = Some(open_rw(&own.join("ledger"))?);
+        let file = open_rw(&own.join("ledger"))?;
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = Some(file);
         Ok(())
     }
 
@@ -185,7 +187,6 @@ impl Ledger<File> {
 impl<S: LockedFile> Ledger<S> {
     fn with_file(file: Option<S>, exact: bool) -> Self {
         let state = State {
-            file,
             pending: PendingChanges::default(),
             known: 0,
             changes: None,
@@ -194,7 +195,7 @@ impl<S: LockedFile> Ledger<S> {
         };
         let generation = AtomicU64::new(0);
         let dropped = AtomicBool::new(false);
-        Ledger { state: Mutex::new(state), exact, generation, dropped }
+        Ledger { state: Mutex::new(state), file: RwLock::new(file), exact, generation, dropped }
     }
 
     /// The generation that the ledger had last: to be asked before files are unlinked, cut or
@@ -236,8 +237,13 @@ impl<S: LockedFile> Ledger<S> {
             Ok(true) => Ok(Claimed::Granted),
             Ok(false) => Ok(Claimed::Full),
             Err(e) if is_damage(&e) => Ok(Claimed::Damaged),
-            // The file first: a recount that begins after the look sees it.
-            Err(_) if state.has_freed(bytes) && make() && state.is_not_recounted() => {
+            // The file first: a recount that begins after the look sees it. Before it, none has begun since
+            // the bytes were freed.
+            Err(_)
+                if state.has_freed(bytes)
+                    && make()
+                    && self.has_generation(state.pending.generation) =>
+            {
                 state.pending.added += bytes;
                 Ok(Claimed::Granted)
             }
@@ -302,7 +308,8 @@ impl<S: LockedFile> Ledger<S> {
     ) -> io::Result<Option<Recounted>> {
         let mut state = self.state();
         let state = &mut *state;
-        let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        let file = self.file();
+        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         lock(file, &mut state.is_kept, REGISTRATION_WAIT_MAX)?;
         let done = read(file).and_then(|contents| {
             if contents.is_some() && !always {
@@ -342,9 +349,18 @@ impl<S: LockedFile> Ledger<S> {
     /// Whether bytes that this process frees now could be claimed by it while the ledger is
     /// unavailable: the file can be read, and no recount has begun that this process has not seen. Otherwise to evict would free nothing for it.
     pub fn may_exchange(&self) -> bool {
-        let state = self.state();
-        let contents = state.file.as_ref().map(read);
-        matches!(contents, Some(Ok(Some(now))) if now.generation == self.generation().0)
+        self.is_still(self.generation())
+    }
+
+    /// Whether no recount has begun since `since` was asked. Never waits: the file can be read while
+    /// another process keeps the lock. `false` where it cannot be read.
+    pub fn is_still(&self, since: Generation) -> bool {
+        self.has_generation(since.0)
+    }
+
+    fn has_generation(&self, generation: u64) -> bool {
+        let contents = self.file().as_ref().map(read);
+        matches!(contents, Some(Ok(Some(now))) if now.generation == generation)
     }
 
     /// Whether a release was dropped since this was asked last, so that the total may be too high.
@@ -352,17 +368,22 @@ impl<S: LockedFile> Ledger<S> {
         self.dropped.swap(false, Ordering::AcqRel)
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self) -> RwLockReadGuard<'_, Option<S>> {
+        self.file.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes that wait go first. Answers whether `change` was made.
     fn change(
         &self,
-        state: &mut State<S>,
+        state: &mut State,
         change: impl FnOnce(&LedgerTotals) -> Option<u64>,
     ) -> io::Result<bool> {
-        let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        let file = self.file();
+        let file = file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         lock(file, &mut state.is_kept, LOCK_WAIT_MAX)?;
         let changed = read(file).and_then(|contents| {
             let contents = contents.ok_or_else(damage)?;
@@ -403,7 +424,7 @@ impl<S: LockedFile> Ledger<S> {
     }
 }
 
-impl<S: LockedFile> State<S> {
+impl State {
     /// The total that this process expects.
     fn expected(&self) -> u64 {
         (self.known + self.pending.added).saturating_sub(self.pending.removed)
@@ -412,13 +433,6 @@ impl<S: LockedFile> State<S> {
     /// Whether this process freed as many bytes and has not released them.
     fn has_freed(&self, bytes: u64) -> bool {
         self.pending.removed.saturating_sub(self.pending.added) >= bytes
-    }
-
-    /// Whether no recount has begun since these bytes were freed: then the file still has the
-    /// generation in which they were. It can be read while another process keeps the lock.
-    fn is_not_recounted(&self) -> bool {
-        let contents = self.file.as_ref().map(read);
-        matches!(contents, Some(Ok(Some(now))) if now.generation == self.pending.generation)
     }
 }
 

@@ -236,7 +236,9 @@ impl<M: Mover> Shared<M> {
         }
         // One chunk at a time: lookups go on meanwhile.
         let mut index = self.index();
-        if let Some(entry) = index.forget(&chunk.digest) {
+        // Then it was reported when it was marked.
+        let was_suspect = index.is_suspect(&chunk.digest);
+        if let Some(entry) = index.forget(&chunk.digest).filter(|_| !was_suspect) {
             self.listeners.push(Event::Gone { key: chunk.digest, len: entry.chunk.len });
         }
     }

@@ -292,12 +292,18 @@ impl Tier {
 
     /// Takes a victim's file for another chunk of the same length.
     fn recycle(&self, victim: usize, key: usize) -> io::Result<()> {
+        let since = self.ledger.generation();
         let taken = self.process.step(|world| {
             let Some(there) = world.chunk(victim) else { return Ok(None) };
             let place = Place::Draft { owner: self.process.id, stated: KEYS[victim] };
             world.rename(there, place).map(|()| Some(there))
         })?;
-        taken.map_or(Ok(()), |draft| self.publish(draft, key))
+        let Some(draft) = taken else { return Ok(()) };
+        if self.ledger.is_still(since) {
+            return self.publish(draft, key);
+        }
+        self.process.unlink(draft)?;
+        self.ledger.release(KEYS[victim], since)
     }
 
     fn recount(&self, always: bool) -> io::Result<()> {
@@ -406,6 +412,17 @@ fn a_start_beside_a_recount() {
     world.lock().unwrap().check();
 }
 
+/// A process that takes the same file twice beside a recount moves it behind the reader twice.
+fn a_file_taken_twice_beside_a_recount() {
+    let world = directory();
+    let [takes, recounts] = [1, 2].map(|id| Tier::open(Process::start(&world, id, u64::MAX)));
+    takes.ledger.fold().unwrap();
+    let other = thread::spawn(move || recounts.recount(true));
+    takes.recycle(1, 0).and(takes.recycle(0, 1)).unwrap();
+    drop(other.join().unwrap());
+    world.lock().unwrap().check();
+}
+
 #[test]
 fn the_total_is_never_too_low_and_the_bytes_never_pass_the_cap() {
     let runs = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 200_000 } else { 3_000 };
@@ -413,4 +430,6 @@ fn the_total_is_never_too_low_and_the_bytes_never_pass_the_cap() {
     shuttle::check_pct(lives_of_a_directory, runs, 4);
     shuttle::check_pct(an_eviction_beside_a_recount, 4 * runs, 3);
     shuttle::check_pct(a_start_beside_a_recount, runs, 3);
+    shuttle::check_pct(a_file_taken_twice_beside_a_recount, 4 * runs, 6);
+    shuttle::check_random(a_file_taken_twice_beside_a_recount, 4 * runs);
 }

@@ -185,7 +185,7 @@ fn a_lock_that_is_kept_is_waited_for_once() {
         (ledger.claim(1, 100, &mut || true).unwrap(), recount()),
         (Unavailable, io::ErrorKind::WouldBlock)
     );
-    let waits = ledger.state().file.as_ref().unwrap().waits.lock().unwrap().clone();
+    let waits = ledger.file().as_ref().unwrap().waits.lock().unwrap().clone();
     assert_eq!(waits, [REGISTRATION_WAIT_MAX, KEPT_WAIT_MAX, KEPT_WAIT_MAX]);
 }
 
@@ -197,7 +197,7 @@ fn an_error_of_the_lock_is_no_process_that_keeps_it() {
     assert_eq!(claim_any(&ledger), io::ErrorKind::Other);
     assert!(!ledger.state().is_kept);
     assert_eq!(claim_any(&ledger), io::ErrorKind::Other);
-    let waits = ledger.state().file.as_ref().unwrap().waits.lock().unwrap().clone();
+    let waits = ledger.file().as_ref().unwrap().waits.lock().unwrap().clone();
     assert_eq!(waits, [LOCK_WAIT_MAX; 2]);
 }
 
@@ -245,7 +245,7 @@ fn a_ledger_that_fails_grants_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _) = two(dir.path(), true);
     // A file that can be locked and not read.
-    a.state().file =
+    *a.file.write().unwrap() =
         Some(std::fs::OpenOptions::new().write(true).open(dir.path().join("ledger")).unwrap());
     assert!(claim(&a, 1).is_err());
     release_fails(&a);
@@ -264,7 +264,7 @@ fn a_ledger_that_fails_grants_nothing() {
 fn one_file_is_made_for_a_claim_whose_change_fails() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _) = two(dir.path(), true);
-    a.state().file = Some(File::open(dir.path().join("ledger")).unwrap());
+    *a.file.write().unwrap() = Some(File::open(dir.path().join("ledger")).unwrap());
     a.release_later(5, a.generation());
     let mut made = 0;
     let claimed = a.claim(5, 100, &mut || {

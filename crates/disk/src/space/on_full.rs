@@ -214,18 +214,29 @@ impl<M: Mover> SpaceReservation<M> {
             true => shared.data_dir.draft_bytes(&draft).unwrap_or(victim.bytes),
             false => victim.bytes,
         };
-        let fits = bytes == victim.bytes;
-        let taken = if fits {
+        // A recount that has begun may have missed the file when it moved. Moved again, to the name of
+        // the new chunk, it may be missed again.
+        let may_move = shared.space.ledger.is_still(since);
+        let taken = if bytes == victim.bytes && may_move {
             Some(draft)
         } else {
             shared.uncount(shared.data_dir.discard(draft, bytes), since);
-            shared.space.ledger_validity.suspect();
+            if bytes != victim.bytes {
+                shared.space.ledger_validity.suspect();
+            }
             None
         };
-        shared.index().finish_evict(digest);
+        // Then it was reported when it was marked.
+        let was_suspect = {
+            let mut index = shared.index();
+            index.finish_evict(digest);
+            index.is_suspect(digest)
+        };
         shared.journal.note([Record::Remove(*digest)]);
         shared.append_change(Record::Remove(*digest));
-        shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
+        if !was_suspect {
+            shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
+        }
         // Released before the listeners run, since they may call the tier.
         drop((moving, name));
         add(&shared.counters.evicted, 1);
