@@ -6,13 +6,16 @@ use kvtier_key::Digest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The chunk is there now.
+    /// The chunk is there now: it was saved, found, or is good again. Also of a chunk that was there, when
+    /// another save replaces it.
     Stored {
         /// The key.
         key: Digest,
         /// Payload length in bytes. A tier over a bucket has of another node's chunk only the
         /// length of its object until a journal, a lookup or a load shows that of the payload. Until
-        /// then this is the bytes that the encoded chunk takes. A lookup answers no such length.
+        /// then this is the bytes that the encoded chunk takes. A tier over a directory in a layout of
+        /// another program has 0 of a file of which it has read only the name. A lookup answers no such
+        /// length.
         len: u64,
     },
     /// The chunk was requested and found.
@@ -20,7 +23,8 @@ pub enum Event {
         /// The key.
         key: Digest,
     },
-    /// The chunk is gone: evicted, removed, quarantined as corrupt, or found missing.
+    /// The chunk is gone: evicted, removed, found corrupt or missing, or of no use here. A tier without
+    /// a cap that has too many chunks to list forgets the oldest.
     Gone {
         /// The key.
         key: Digest,

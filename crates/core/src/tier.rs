@@ -306,8 +306,9 @@ pub trait Observe {
     /// ```
     fn keys(&self, from: Cursor, max: usize) -> KeyPage;
 
-    /// Sends `listener` every later event. The tier calls it on its own threads, without locks
-    /// held: return fast.
+    /// Sends `listener` every later event. The [keys](Self::keys) of this moment, changed by the events
+    /// since, are those that the tier lists at a later one, and those that it is evicting, which may
+    /// stay. The tier calls the listener on its own threads, without locks held: return fast.
     fn listen(&self, listener: Arc<dyn Listener>);
 
     /// Whether the tier works, and if not, why.

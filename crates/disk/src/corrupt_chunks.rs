@@ -1,5 +1,6 @@
 //! Chunks whose files failed a check: they are misses until their names mean other files.
 
+use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
@@ -146,8 +147,14 @@ impl<M: Mover> Shared<M> {
         if matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen) {
             let known = {
                 let mut index = self.index();
+                let known = index.known(digest).map(|entry| entry.chunk);
+                // A victim's end is not reported yet.
+                let reported = known.or_else(|| index.victim(digest));
+                if let Some(chunk) = reported.filter(|_| !index.is_suspect(digest)) {
+                    self.listeners.push(Event::Gone { key: *digest, len: chunk.len });
+                }
                 index.mark_suspect(digest);
-                index.known(digest).map(|entry| entry.chunk)
+                known
             };
             self.remember_corrupt(digest, seen);
             // Cut or extended by another program: the ledger counts the earlier length.
@@ -168,7 +175,13 @@ impl<M: Mover> Shared<M> {
 
     fn clear_corrupt(&self, digest: &Digest) {
         self.chunks.corrupt_files().remove(digest);
-        self.index().clear_suspect(digest);
+        let mut index = self.index();
+        let was_suspect = index.is_suspect(digest);
+        index.clear_suspect(digest);
+        // It was reported as gone when it was marked.
+        if let Some(entry) = index.get(digest).filter(|_| was_suspect) {
+            self.listeners.push(Event::Stored { key: *digest, len: entry.chunk.len });
+        }
     }
 
     /// Whether the chunk's name still means this file, unchanged. A load whose bytes the CPU did not

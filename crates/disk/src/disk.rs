@@ -398,6 +398,8 @@ mod corrupt_file_tests;
 #[cfg(test)]
 mod cut_file_tests;
 #[cfg(test)]
+mod event_tests;
+#[cfg(test)]
 mod foreign_release_tests;
 #[cfg(test)]
 mod missing_file_tests;

@@ -69,12 +69,11 @@ impl<M: Mover> Shared<M> {
         // Before the log is read: what is appended meanwhile may be missed.
         let began_ms = self.now_ms();
         let followed = self.changes.follow(bytes_max, |record| self.follow(record));
+        // Also of what was read before an error.
+        self.listeners.notify();
         let begins_to_fail = self.changes.begins_to_fail(followed.is_err());
         match followed {
             Ok(followed) => {
-                if followed.records > 0 {
-                    self.listeners.notify();
-                }
                 let is_complete = !followed.is_more && !self.changes.has_missed();
                 if is_complete {
                     self.index_age.agreed(began_ms);

@@ -257,13 +257,15 @@ impl<M: Mover> Shared<M> {
     /// [name](Self::name), and notifies the listeners after releasing it. Returns the index's entry.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
+        // Then it was reported when it was marked.
+        let was_suspect = index.is_suspect(digest);
         if corrupt {
             // The mark stays after the entry is gone: a lookup or a listing must not enter the same
             // file again.
             index.mark_suspect(digest);
         }
         let gone = index.forget(digest);
-        if let Some(entry) = &gone {
+        if let Some(entry) = gone.as_ref().filter(|_| !was_suspect) {
             self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);

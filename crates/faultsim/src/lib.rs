@@ -16,6 +16,7 @@ mod directory;
 mod fleet;
 mod holds;
 mod host;
+mod key_events;
 mod network;
 mod own_objects;
 mod queues;

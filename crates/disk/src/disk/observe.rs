@@ -26,10 +26,16 @@ impl<M: Mover> Observe for Disk<M> {
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        let page = self.shared.index().keys_page(SlotCursor::from_u32(from.slot()), max);
+        let (page, good) = {
+            let index = self.shared.index();
+            let page = index.keys_page(SlotCursor::from_u32(from.slot()), max);
+            let is_good = |chunk: &&Chunk| !index.is_suspect(&chunk.digest);
+            let good: Vec<Chunk> = page.chunks.iter().filter(is_good).copied().collect();
+            (page, good)
+        };
         let info =
             |chunk: &Chunk| KeyInfo { key: chunk.digest, len: self.shared.reported_len(chunk) };
-        KeyPage::from_slots(page.chunks.iter().map(info), page.next.map(SlotCursor::as_u32))
+        KeyPage::from_slots(good.iter().map(info), page.next.map(SlotCursor::as_u32))
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvtier_index::{Chunk, DigestTag, SlotCursor};
+use kvtier_core::Event;
+use kvtier_index::{Chunk, DigestTag, InsertOutcome, SlotCursor};
 use kvtier_key::{Digest, Key};
 
 use super::Foreign;
@@ -166,14 +167,20 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
+    /// Enters and reports them; their lengths are unknown.
     fn enter(&self, keys: &mut Vec<Key>) {
         let mut index = self.index();
         for key in keys.drain(..) {
             if !index.is_known(key.digest()) {
                 let tenant = self.tenants.id(key.namespace().tenant());
-                let _ = index.insert(Chunk::new(*key.digest(), 0, 0).with_tenant(tenant));
+                let chunk = Chunk::new(*key.digest(), 0, 0).with_tenant(tenant);
+                if !matches!(index.insert(chunk), InsertOutcome::Refused(_)) {
+                    self.listeners.push(Event::Stored { key: *key.digest(), len: 0 });
+                }
             }
         }
+        drop(index);
+        self.listeners.notify();
     }
 
     /// Checks every file: enters new chunks, drops missing ones, corrects lengths, and recounts the
@@ -185,7 +192,7 @@ impl<M: Mover> Shared<M> {
         let mut seen = HashSet::new();
         let mut first_error = None;
         let mut errors = 0_u64;
-        self.data_dir.foreign_names(|name| {
+        let listed = self.data_dir.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else {
                 self.delete_if_lone_sidecar(foreign, name);
                 return Ok(());
@@ -202,8 +209,10 @@ impl<M: Mover> Shared<M> {
                 seen.insert(DigestTag::from_digest(key.digest()).as_u64());
             }
             Ok(())
-        })?;
+        });
+        // Also of what was found before an error.
         self.listeners.notify();
+        listed?;
         if let Some(what) = first_error {
             self.fault(format!(
                 "{what}; {errors} such files in all, which are counted and not loaded"

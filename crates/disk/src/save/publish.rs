@@ -176,8 +176,11 @@ impl<M: Mover> Saving<M> {
                 shared.failed(&format!("cannot delete the file of {digest}"), &e);
                 let chunk = shared.chunk(key, 0, space.published_bytes());
                 let reservation = space.into_published(since);
-                let commit = |reservation| _ = shared.index().commit(reservation, chunk);
-                reservation.into_iter().for_each(commit);
+                let Some(reservation) = reservation else { return };
+                let entered = shared.index().commit(reservation, chunk);
+                if !matches!(entered, InsertOutcome::Refused(_)) {
+                    shared.listeners.push(Event::Stored { key: *digest, len: self.len });
+                }
             }
         }
     }

@@ -15,6 +15,7 @@ use super::callers::Callers;
 use super::device::Device;
 use super::process::{Killed, OnStack, ProcessTime, SimProcess};
 use super::turn::Running;
+use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::queues::look_at_directory;
 
 /// Starts the process, which waits for its first turn.
@@ -50,8 +51,10 @@ fn live(shared: &Arc<Shared>, process: &Arc<SimProcess>) {
         shared.set_counted();
     }
     let mut callers = Callers::new(shared, process, tier);
-    run(process, &mut callers);
+    let events = KeyEvents::of(process.name(), callers.tier());
+    run(process, &mut callers, &events);
     if !process.state().is_dead {
+        compare_in_the_end(shared, process, callers.tier(), &events);
         check_usage(shared, process, callers.tier());
         check_status(shared, process, callers.tier());
         close(process, callers);
@@ -68,7 +71,8 @@ fn cannot_open(shared: &Shared, process: &SimProcess, began: Duration, e: &kvtie
 }
 
 /// Runs what is due until the process is to close, or was killed inside of code that caught it.
-fn run(process: &SimProcess, callers: &mut Callers) {
+fn run(process: &SimProcess, callers: &mut Callers, events: &KeyEvents) {
+    let mut compare_at = process.world.elapsed();
     loop {
         if process.state().is_dead {
             return;
@@ -81,6 +85,10 @@ fn run(process: &SimProcess, callers: &mut Callers) {
             callers.begin();
         }
         look_at_directory(&process.world, &process.name(), callers.tier());
+        if compare_at <= process.world.elapsed() {
+            events.compare(&process.world, callers.tier());
+            compare_at = process.world.elapsed() + COMPARE_EVERY;
+        }
         if let Some(job) = process.pop_job() {
             job();
             callers.check();
@@ -110,6 +118,20 @@ fn note_counted(callers: &Callers) {
     let shared = callers.shared();
     if !shared.is_counted.load(Ordering::Relaxed) && callers.tier().usage().used_bytes.is_some() {
         shared.set_counted();
+    }
+}
+
+/// After a time without operations the events say which chunks there are.
+fn compare_in_the_end(
+    shared: &Shared,
+    process: &SimProcess,
+    tier: &Disk<Device>,
+    events: &KeyEvents,
+) {
+    if shared.is_quiet() {
+        events.compare_all(&process.world, tier);
+    } else {
+        events.compare(&process.world, tier);
     }
 }
 

@@ -109,6 +109,9 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
         if let Some(max) = fleet.chunks.small_tenant_bytes() {
             tenant_has_at_most(fleet, name, &usage, max);
         }
+        if let Some(events) = &node.events {
+            events.compare_all(world, &**tier);
+        }
         if used != Some(chunks) {
             let what = format!("{name} counts {used:?} bytes, and the bucket has {chunks}");
             world.finding("usage", what);

@@ -22,6 +22,7 @@ use self::node::{Node, NodeSetup};
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
+use crate::key_events::COMPARE_EVERY;
 use crate::network;
 use crate::queues::{LOOK_EVERY, look_at_bucket};
 use crate::schedule::Plan;
@@ -125,12 +126,15 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         fleet.nodes().push(node);
     }
     let clients = workload::start(&fleet, NODES);
-    let watch = tokio::spawn(watch_queues(Arc::clone(&fleet)));
+    let watches = [
+        tokio::spawn(watch_queues(Arc::clone(&fleet))),
+        tokio::spawn(watch_events(Arc::clone(&fleet))),
+    ];
     nemesis::run(&fleet, plan.faults, schedule::end(seed)).await;
     // From here on nothing fails.
     final_checks::service_is_back(&fleet).await;
     final_checks::state_is_right(&fleet, stop(clients)).await;
-    watch.abort();
+    watches.iter().for_each(JoinHandle::abort);
 }
 
 /// Looks at the queues of all nodes that run, for ever.
@@ -140,6 +144,18 @@ async fn watch_queues(fleet: Arc<Fleet>) {
         for node in fleet.nodes().iter() {
             if let Some(tier) = &node.tier {
                 look_at_bucket(&fleet.world, node.host.name(), tier);
+            }
+        }
+    }
+}
+
+/// Compares what all nodes that run report with what they list, for ever.
+async fn watch_events(fleet: Arc<Fleet>) {
+    loop {
+        sleep(COMPARE_EVERY).await;
+        for node in fleet.nodes().iter() {
+            if let Some((tier, events)) = node.tier.as_ref().zip(node.events.as_ref()) {
+                events.compare(&fleet.world, &**tier);
             }
         }
     }

@@ -10,6 +10,7 @@ use super::CAP_BYTES;
 use super::chunks::Chunks;
 use super::model::PREFIX;
 use crate::host::Host;
+use crate::key_events::KeyEvents;
 use crate::network;
 use crate::world::World;
 
@@ -24,6 +25,8 @@ pub struct Node {
     pub host: Arc<Host>,
     /// `None` while it is down.
     pub tier: Option<Arc<S3Tier>>,
+    /// The events of its tier.
+    pub events: Option<Arc<KeyEvents>>,
     /// How often its process was started before.
     pub restarts: u32,
 }
@@ -55,7 +58,9 @@ impl Node {
                 None
             }
         };
-        Node { host, tier, restarts }
+        let follow = |tier: &Arc<S3Tier>| KeyEvents::of(host.name().to_owned(), &**tier);
+        let events = tier.as_ref().map(follow);
+        Node { host, tier, events, restarts }
     }
 
     /// Ends the process at once.

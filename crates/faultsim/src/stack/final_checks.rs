@@ -113,6 +113,9 @@ pub async fn state_is_right(
             world.finding("usage", what);
         }
     }
+    if let Some(Serving { tiers, .. }) = shared.serving().clone() {
+        tiers.iter().for_each(|(tier, events)| events.compare_all(world, &**tier));
+    }
     status_of_all_is_right(shared, node);
     journals_are_bounded(world, true);
     everything_is_served(shared).await;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use kvtier::Stack;
 use kvtier_core::Tier;
+use kvtier_disk::Disk;
 use kvtier_s3_tier::S3Tier;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -26,11 +27,13 @@ use self::node::{Node, Running, Setup};
 use self::process::StackProcess;
 use self::schedule::What;
 use crate::caller::{Caller, Common};
+use crate::directory::device::Device;
 use crate::directory::medium::{Faults, Journal, Medium};
 use crate::fleet::model::Model;
 use crate::host::Host;
+use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::network;
-use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_stack};
+use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_directory, look_at_stack};
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
 use crate::world::World;
@@ -71,7 +74,10 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct Serving {
     stack: Arc<Stack>,
+    directory: Arc<Disk<Device>>,
     bucket: Arc<S3Tier>,
+    /// All tiers with their events.
+    tiers: Arc<[(Arc<dyn Tier>, Arc<KeyEvents>)]>,
     host: Arc<Host>,
 }
 
@@ -149,11 +155,14 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     };
     machine.start().await;
     let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(call(Arc::clone(&shared)))).collect();
-    let watch = tokio::spawn(watch_queues(Arc::clone(&shared)));
+    let watches = [
+        tokio::spawn(watch_queues(Arc::clone(&shared))),
+        tokio::spawn(watch_events(Arc::clone(&shared))),
+    ];
     nemesis::run(&mut machine, plan.faults).await;
     final_checks::service_is_back(&shared, &machine).await;
     final_checks::state_is_right(&shared, &mut machine, stop(callers)).await;
-    watch.abort();
+    watches.iter().for_each(JoinHandle::abort);
     machine.end(true).await;
 }
 
@@ -161,10 +170,20 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
 async fn watch_queues(shared: Arc<Shared>) {
     loop {
         sleep(LOOK_EVERY).await;
-        if let Some(Serving { stack, bucket, host }) = &*shared.serving() {
+        if let Some(Serving { stack, directory, bucket, host, .. }) = &*shared.serving() {
             look_at_stack(&shared.world, host.name(), stack, HOST_BYTES);
+            look_at_directory(&shared.world, host.name(), directory);
             look_at_bucket(&shared.world, host.name(), bucket);
         }
+    }
+}
+
+/// Compares what the tiers of the process that runs report with what they list, for ever.
+async fn watch_events(shared: Arc<Shared>) {
+    loop {
+        sleep(COMPARE_EVERY).await;
+        let Some(Serving { tiers, .. }) = shared.serving().clone() else { continue };
+        tiers.iter().for_each(|(tier, events)| events.compare(&shared.world, &**tier));
     }
 }
 
@@ -215,7 +234,9 @@ impl Machine {
                 Ok(node) => {
                     self.bytes_max = process.bytes_max.load(Ordering::Relaxed);
                     let (stack, bucket) = (Arc::clone(&node.stack), Arc::clone(&node.bucket));
-                    *shared.serving() = Some(Serving { stack, bucket, host });
+                    let tiers = node.follow();
+                    let directory = Arc::clone(&node.directory);
+                    *shared.serving() = Some(Serving { stack, directory, bucket, tiers, host });
                     return self.running = Some((node, running));
                 }
                 Err(error) => error,

@@ -21,6 +21,7 @@ use crate::directory::medium::Medium;
 use crate::directory::process::ProcessTime;
 use crate::fleet::node::config as bucket_config;
 use crate::host::Host;
+use crate::key_events::KeyEvents;
 use crate::world::World;
 
 /// How long a write in the background may take.
@@ -65,6 +66,23 @@ pub struct Node {
     pub memory: Arc<HostTier>,
     pub directory: Arc<Disk<Device>>,
     pub bucket: Arc<S3Tier>,
+}
+
+impl Node {
+    /// Follows the events of each tier from now on.
+    pub fn follow(&self) -> Arc<[(Arc<dyn Tier>, Arc<KeyEvents>)]> {
+        let name = |what: &str| format!("the {what} of {}", self.process.host.name());
+        let tiers = [
+            ("memory", Arc::clone(&self.memory) as Arc<dyn Tier>),
+            ("directory", Arc::clone(&self.directory) as Arc<dyn Tier>),
+            ("bucket", Arc::clone(&self.bucket) as Arc<dyn Tier>),
+        ];
+        let follow = |(what, tier): (&str, Arc<dyn Tier>)| {
+            let events = KeyEvents::of(name(what), &*tier);
+            (tier, events)
+        };
+        tiers.into_iter().map(follow).collect()
+    }
 }
 
 /// The thread belongs to the process until this is dropped.

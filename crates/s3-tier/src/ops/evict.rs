@@ -184,10 +184,18 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
     while catalog.index.usage().entries > keys_max {
         let victims = catalog.index.evict_bytes(shared.now_ms(), 1);
         if victims.is_empty() {
-            return;
+            break;
         }
-        victims.iter().for_each(|victim| catalog.drop_entry(&victim.chunk.digest));
+        for IndexEntry { chunk, .. } in victims {
+            let is_suspect = catalog.index.is_suspect(&chunk.digest);
+            catalog.drop_entry(&chunk.digest);
+            if !is_suspect {
+                shared.listeners.push(Event::Gone { key: chunk.digest, len: best_len(&chunk) });
+            }
+        }
     }
+    drop(catalog);
+    shared.listeners.notify();
 }
 
 /// A chunk that is about to be deleted.

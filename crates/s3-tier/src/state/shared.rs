@@ -180,6 +180,7 @@ impl Shared {
         if catalog.is_hidden(digest) {
             return false;
         }
+        let was_suspect = catalog.index.is_suspect(digest);
         catalog.clear_corrupt(digest);
         let known = catalog.index.get(digest).map(|entry| (entry.chunk.len, entry.chunk.bytes));
         let new = match known {
@@ -189,12 +190,18 @@ impl Shared {
             Some((UNKNOWN_LEN, _)) => !catalog.index.resize(digest, seen.len, seen.bytes),
             _ => true,
         };
+        // A suspect was reported as gone when it was marked.
+        let is_back = was_suspect && known.is_some();
         if new {
             // A stored chunk counts, even above the cap.
             let chunk = catalog.chunk(seen.key, seen.len, seen.bytes);
             let _ = catalog.insert_unseen(chunk);
             add(&self.counters.added_externally, 1);
-            self.listeners.push(Event::Stored { key: *digest, len: best_len(&chunk) });
+        }
+        if (new || is_back)
+            && let Some(entry) = catalog.index.get(digest)
+        {
+            self.listeners.push(Event::Stored { key: *digest, len: best_len(&entry.chunk) });
         }
         catalog.set_tenant(seen.key);
         self.note(&mut catalog, seen.key, seen.name);
@@ -203,8 +210,8 @@ impl Shared {
         drop(catalog);
         if new {
             self.eviction_queue.notify();
-            self.listeners.notify();
         }
+        self.listeners.notify();
         whole
     }
 
@@ -223,7 +230,10 @@ impl Shared {
         }
         catalog.note_name(key.digest(), name);
         if let Some(misread) = self.names.misread(key) {
-            catalog.forget(&misread);
+            let is_suspect = catalog.index.is_suspect(&misread);
+            let entry = catalog.forget(&misread).filter(|_| !is_suspect);
+            let gone = entry.map(|e| Event::Gone { key: misread, len: best_len(&e.chunk) });
+            gone.into_iter().for_each(|gone| self.listeners.push(gone));
         }
     }
 
@@ -261,8 +271,11 @@ impl Shared {
             if !version.is_current() {
                 return;
             }
-            if let Some(entry) = catalog.index.get(digest) {
-                self.listeners.push(Event::Gone { key: *digest, len: best_len(&entry.chunk) });
+            // A victim's end is not reported yet.
+            let index = &catalog.index;
+            let known = index.get(digest).map(|entry| entry.chunk).or_else(|| index.victim(digest));
+            if let Some(chunk) = known.filter(|_| !index.is_suspect(digest)) {
+                self.listeners.push(Event::Gone { key: *digest, len: best_len(&chunk) });
             }
             if catalog.index.is_known(digest) {
                 catalog.index.resize(digest, seen.len, seen.bytes);
