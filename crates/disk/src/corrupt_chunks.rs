@@ -82,6 +82,8 @@ impl<M: Mover> Shared<M> {
                     if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
                     1,
                 );
+                // A scan may have entered the file again, as one that takes space.
+                self.forget(&digest, false);
                 self.clear_corrupt(&digest);
             }
             Err(e) => {
@@ -153,7 +155,7 @@ impl<M: Mover> Shared<M> {
                 if let Some(chunk) = reported.filter(|_| !index.is_suspect(digest)) {
                     self.listeners.push(Event::Gone { key: *digest, len: chunk.len });
                 }
-                index.mark_suspect(digest);
+                self.mark_suspect(&mut index, digest);
                 known
             };
             self.remember_corrupt(digest, seen);
@@ -179,8 +181,9 @@ impl<M: Mover> Shared<M> {
         let was_suspect = index.is_suspect(digest);
         index.clear_suspect(digest);
         // It was reported as gone when it was marked.
-        if let Some(entry) = index.get(digest).filter(|_| was_suspect) {
-            self.listeners.push(Event::Stored { key: *digest, len: entry.chunk.len });
+        let known = index.known(digest).map(|entry| entry.chunk).or_else(|| index.victim(digest));
+        if let Some(chunk) = known.filter(|_| was_suspect) {
+            self.report_stored(&index, &chunk);
         }
     }
 

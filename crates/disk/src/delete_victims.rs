@@ -143,17 +143,15 @@ impl<M: Mover> Shared<M> {
                 self.journal.note([Record::Remove(digest)]);
                 // Only now the index releases the bytes: a save that is granted them would
                 // otherwise write before the device has the space.
-                let was_suspect = {
-                    let mut index = self.index();
-                    if !index.finish_evict(&digest) {
-                        return Ok(Deletion::Stays);
-                    }
-                    index.is_suspect(&digest)
-                };
-                // Then it was reported when it was marked.
-                if !was_suspect {
+                let mut index = self.index();
+                if !index.finish_evict(&digest) {
+                    return Ok(Deletion::Stays);
+                }
+                // A suspect was reported when it was marked.
+                if !index.is_suspect(&digest) {
                     self.listeners.push(Event::Gone { key: digest, len });
                 }
+                drop(index);
                 Ok(gone.map_or(Deletion::WasMissing, |_| Deletion::Deleted))
             }
             Err(e) => {

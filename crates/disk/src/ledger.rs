@@ -352,8 +352,8 @@ impl<S: LockedFile> Ledger<S> {
         self.is_still(self.generation())
     }
 
-    /// Whether no recount has begun since `since` was asked. Never waits: the file can be read while
-    /// another process keeps the lock. `false` where it cannot be read.
+    /// Whether no recount has begun since `since` was asked. The file can be read while another process
+    /// keeps the lock. `false` where it cannot be read.
     pub fn is_still(&self, since: Generation) -> bool {
         self.has_generation(since.0)
     }

@@ -253,6 +253,22 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
+    /// Reports a chunk that is there. A suspect is reported when it is good again.
+    pub fn report_stored(&self, index: &Index, chunk: &Chunk) {
+        let Chunk { digest: key, len, .. } = *chunk;
+        if !index.is_suspect(&key) {
+            self.listeners.push(Event::Stored { key, len });
+        }
+    }
+
+    /// Marks a chunk as corrupt. One whose mark is dropped for it is there again.
+    pub fn mark_suspect(&self, index: &mut Index, digest: &Digest) {
+        let dropped = index.mark_suspect(digest);
+        if let Some(entry) = dropped.and_then(|digest| index.known(&digest)) {
+            self.report_stored(index, &entry.chunk);
+        }
+    }
+
     /// Removes a chunk from the index whose file is missing or `corrupt`. The caller holds its
     /// [name](Self::name), and notifies the listeners after releasing it. Returns the index's entry.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
@@ -262,7 +278,7 @@ impl<M: Mover> Shared<M> {
         if corrupt {
             // The mark stays after the entry is gone: a lookup or a listing must not enter the same
             // file again.
-            index.mark_suspect(digest);
+            self.mark_suspect(&mut index, digest);
         }
         let gone = index.forget(digest);
         if let Some(entry) = gone.as_ref().filter(|_| !was_suspect) {

@@ -1,6 +1,6 @@
 //! Whether the events of a tier say which keys it has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use crate::world::World;
 pub const COMPARE_EVERY: Duration = Duration::from_millis(500);
 /// How many keys a page has: more than there are.
 const PAGE: usize = 4096;
+/// How long a chunk may be evicted: then it is gone, or listed again.
+const EVICTING_MAX: Duration = Duration::from_secs(20);
 
 /// The keys of a tier by its events: those that it had when it was opened, and what was reported since.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct KeyEvents {
 #[derive(Debug, Default)]
 struct Reported {
     keys: BTreeSet<Digest>,
+    /// Since when some of them are not listed.
+    unlisted: BTreeMap<Digest, Duration>,
     /// The first event that reported what was so before.
     repeated: Option<Event>,
     /// Events were lost. The keys have to be listed again.
@@ -39,7 +43,7 @@ impl KeyEvents {
         events
     }
 
-    /// Every key that the tier lists was reported.
+    /// Every key that the tier lists was reported, and none is unlisted for longer than an eviction takes.
     pub fn compare(&self, world: &World, tier: &dyn Observe) {
         let mut state = self.state();
         let listed = keys_of(tier);
@@ -54,6 +58,17 @@ impl KeyEvents {
         if !silent.is_empty() {
             world.finding("events", format!("{} never reported {silent:?}", self.name));
             state.keys.extend(silent);
+        }
+        let now = world.elapsed();
+        let Reported { keys, unlisted, .. } = &mut *state;
+        unlisted.retain(|key, _| keys.contains(key) && !listed.contains(key));
+        for key in keys.difference(&listed) {
+            let since = *unlisted.entry(*key).or_insert(now);
+            if now - since > EVICTING_MAX {
+                let what = format!("{} reported no end of {key:?} since {since:?}", self.name);
+                world.finding("events", what);
+                unlisted.insert(*key, now);
+            }
         }
     }
 

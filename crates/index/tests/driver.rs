@@ -268,6 +268,16 @@ fn what_can_never_fit_is_refused() {
 }
 
 #[test]
+fn a_suspect_that_falls_out_of_the_list_is_named() {
+    let config = IndexConfig::new(100).with_suspects_max(2);
+    let mut index = configured(config);
+    (1..=3).for_each(|n| assert!(save(&mut index, n).is_empty()));
+    let marked = [1, 2, 2, 3].map(|n| index.mark_suspect(&key(n)));
+    assert_eq!(marked, [None, None, None, Some(key(1))]);
+    assert!(index.get(&key(1)).is_some() && index.get(&key(3)).is_none());
+}
+
+#[test]
 fn a_suspect_is_a_miss_until_it_is_saved_again() {
     let mut index = index(20);
     assert!(save(&mut index, 1).is_empty());

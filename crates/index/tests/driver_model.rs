@@ -298,7 +298,7 @@ impl World {
                 let chain: Vec<Digest> = (0..=n).map(|n| digest(c, n)).collect();
                 self.index.touch_batch(&chain);
             }
-            Op::Suspect(c, n) => self.index.mark_suspect(&digest(c, n)),
+            Op::Suspect(c, n) => drop(self.index.mark_suspect(&digest(c, n))),
             Op::Squeeze(n) => {
                 let victims = self.index.evict_bytes(0, n);
                 self.given(&victims);

@@ -81,7 +81,7 @@ fn step(index: &mut Index, saving: &mut Vec<SetId>, holds: &mut Vec<IndexHoldId>
         Op::Restored(key) => {
             let _ = index.abort_evict(&digest(key));
         }
-        Op::Suspect(key) => index.mark_suspect(&digest(key)),
+        Op::Suspect(key) => drop(index.mark_suspect(&digest(key))),
         Op::ClearSuspect(key) => index.clear_suspect(&digest(key)),
         Op::Hold(keys) => holds.push(index.hold(&all(keys), 1).unwrap()),
         Op::Release(nth) => take(holds, nth).into_iter().for_each(|hold| index.release(hold)),

@@ -1,11 +1,13 @@
 //! What one save sees of the space that another one is taking.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_index::ReserveRequest;
 
 use super::tests::{Idle, key, open, write};
+use crate::ledger::Ledger;
 use crate::shared::Shared;
 use crate::space::{FileSize, ReserveOutcome, SpaceReservation};
 
@@ -46,4 +48,23 @@ fn a_chunk_that_was_evicted_for_a_save_is_space_to_wait_for() {
     assert!(!shared.may_free_bytes());
     let mut save = reservation(shared);
     assert!(!save.evict_or_recycle(Vec::new()) && !shared.may_free_bytes());
+}
+
+/// What it would delete instead would not be released: the directory would be counted again, and so on.
+#[test]
+fn a_file_is_taken_over_though_another_process_has_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let [disk, peer] = [open(dir.path()), open(dir.path())];
+    let shared = &disk.shared;
+    write(dir.path(), &key(1));
+    shared.follow_changes();
+    peer.shared.recount(true).unwrap();
+    assert!(!shared.space.ledger.may_exchange(), "it has not read that total");
+    let mut save = reservation(shared);
+    let victims = shared.index().evict_bytes(shared.now_ms(), BYTES);
+    assert!(save.evict_or_recycle(victims));
+    assert_eq!(shared.counters.recycled.load(Ordering::Relaxed), 1);
+    assert_eq!(save.reserve().unwrap(), ReserveOutcome::Reserved);
+    assert!(!shared.space.ledger.may_be_high());
+    assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(BYTES));
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::Path;
 
-use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_key::{Digest, GdsHeader, Key};
 
@@ -124,10 +123,9 @@ impl<M: Mover> Shared<M> {
                 // Another program may have written it, or a peer of ours, which counted it. The
                 // next scan recounts.
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
-                self.listeners.push(Event::Stored {
-                    key: *key.digest(),
-                    len: found.len.unwrap_or(found.bytes),
-                });
+                let reported =
+                    Chunk::new(*key.digest(), found.len.unwrap_or(found.bytes), found.bytes);
+                self.report_stored(&index, &reported);
             }
         }
     }

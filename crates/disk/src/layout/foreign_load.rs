@@ -91,6 +91,7 @@ fn is_known_miss<M: Mover>(shared: &Shared<M>, key: &Key) -> bool {
             let _name = shared.name(key.digest());
             shared.is_still_suspect(foreign, key)
         });
+    shared.listeners.notify();
     is_suspect || is_hidden
 }
 

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvtier_core::Event;
 use kvtier_index::{Chunk, DigestTag, InsertOutcome, SlotCursor};
 use kvtier_key::{Digest, Key};
 
@@ -175,7 +174,7 @@ impl<M: Mover> Shared<M> {
                 let tenant = self.tenants.id(key.namespace().tenant());
                 let chunk = Chunk::new(*key.digest(), 0, 0).with_tenant(tenant);
                 if !matches!(index.insert(chunk), InsertOutcome::Refused(_)) {
-                    self.listeners.push(Event::Stored { key: *key.digest(), len: 0 });
+                    self.report_stored(&index, &chunk);
                 }
             }
         }

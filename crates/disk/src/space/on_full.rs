@@ -195,6 +195,12 @@ impl<M: Mover> SpaceReservation<M> {
     fn recycle(&mut self, victim: &Chunk) -> bool {
         let shared = Arc::clone(&self.shared);
         let digest = &victim.digest;
+        // A peer has recounted, and this process has read no total since: otherwise what it deletes below would
+        // not be released. Not while it holds `moving`, which a recount of its own waits for.
+        let ledger = &shared.space.ledger;
+        if !ledger.may_exchange() && ledger.fold().is_err() {
+            return false;
+        }
         // The lock of the name keeps saves of the chunk away, and `moving` keeps a recount from
         // reading the directory while the file is renamed.
         let name = shared.name(digest);
@@ -226,17 +232,15 @@ impl<M: Mover> SpaceReservation<M> {
             }
             None
         };
-        // Then it was reported when it was marked.
-        let was_suspect = {
-            let mut index = shared.index();
-            index.finish_evict(digest);
-            index.is_suspect(digest)
-        };
-        shared.journal.note([Record::Remove(*digest)]);
-        shared.append_change(Record::Remove(*digest));
-        if !was_suspect {
+        let mut index = shared.index();
+        index.finish_evict(digest);
+        // A suspect was reported when it was marked.
+        if !index.is_suspect(digest) {
             shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
         }
+        drop(index);
+        shared.journal.note([Record::Remove(*digest)]);
+        shared.append_change(Record::Remove(*digest));
         // Released before the listeners run, since they may call the tier.
         drop((moving, name));
         add(&shared.counters.evicted, 1);

@@ -60,13 +60,14 @@ impl Suspects {
 impl Index {
     /// Marks the bytes of this key as corrupt: a miss until its next [`commit`](Self::commit). Its
     /// entry stays, counted and evictable, for media that cannot quarantine the bytes.
-    pub fn mark_suspect(&mut self, digest: &Digest) {
-        // The list of suspects is bounded. One that falls out of it becomes an ordinary chunk
-        // again, whose next load verifies it anew.
-        if let Some(forgotten) = self.suspects.insert(*digest) {
-            self.sets.suspected(digest);
-            forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
-        }
+    ///
+    /// The list of suspects is bounded. Returns the one that fell out of it, if any: it is an ordinary
+    /// chunk again, whose next load verifies it anew.
+    pub fn mark_suspect(&mut self, digest: &Digest) -> Option<Digest> {
+        let forgotten = self.suspects.insert(*digest)?;
+        self.sets.suspected(digest);
+        forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
+        forgotten
     }
 
     /// The corrupt bytes are gone: bytes found under this key from now on were written since.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::Event;
-use kvtier_index::{SlotCursor, TenantId};
+use kvtier_index::{Chunk, SlotCursor, TenantId};
 use kvtier_key::Digest;
 use kvtier_s3::{Entry, List, Page};
 use tokio::task::JoinSet;
@@ -260,7 +260,8 @@ impl BucketListing {
                     catalog.note_name(&listed.digest, name);
                 }
                 if new {
-                    shared.listeners.push(Event::Stored { key: listed.digest, len: listed.bytes });
+                    let ListedChunk { digest, len, bytes, .. } = *listed;
+                    shared.report_stored(catalog, &Chunk::new(digest, len, bytes));
                     discovered += 1;
                 }
             }

@@ -17,7 +17,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kvtier_core::Event;
 use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, SnapshotEncoder};
 use kvtier_index::{Chunk, InsertOutcome, ReadEnd, TenantId};
 use kvtier_key::Digest;
@@ -29,7 +28,7 @@ use crate::background::peer_journals::last_writes::LastWrites;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, SlotSet, make_recent};
 use crate::background::snapshot_manifest::SnapshotManifest;
 use crate::background::{own_objects, snapshot_manifest};
-use crate::state::catalog::{Catalog, UNKNOWN_LEN, best_len};
+use crate::state::catalog::{Catalog, UNKNOWN_LEN};
 use crate::state::counters::add;
 use crate::state::machine::of_process;
 use crate::state::shared::Shared;
@@ -259,7 +258,7 @@ impl SnapshotMerge<'_> {
             return false;
         }
         let InsertOutcome::New(slot) = catalog.insert_unseen(*chunk) else { return false };
-        shared.listeners.push(Event::Stored { key: *digest, len: best_len(chunk) });
+        shared.report_stored(catalog, chunk);
         self.slots.add(slot);
         true
     }

@@ -340,10 +340,11 @@ impl Catalog {
         self.names.get(digest).cloned()
     }
 
-    /// This version of the key's object failed its checks: a miss until the version changes.
-    pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
+    /// This version of the key's object failed its checks: a miss until the version changes. There may be
+    /// too many such marks: returns the chunk, if it is there, that lost its own.
+    pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) -> Option<Chunk> {
         self.invalidate(digest);
-        self.index.mark_suspect(digest);
+        let forgotten = self.index.mark_suspect(digest);
         // Forgotten marks cost one more load each: the object fails its checks again.
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
@@ -352,6 +353,7 @@ impl Catalog {
             *digest,
             Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() },
         );
+        forgotten.and_then(|digest| self.index.known(&digest)).map(|entry| entry.chunk)
     }
 
     /// Whether this version failed its checks, as far as versions are known. It expires: the bytes
@@ -469,12 +471,12 @@ mod tests {
         let mut catalog = catalog();
         let a = chunk(1);
         let _ = catalog.insert_unseen(a);
-        catalog.note_corrupt(&a.digest, Some("one"));
+        assert_eq!(catalog.note_corrupt(&a.digest, Some("one")), None);
         assert!(catalog.is_corrupt(&a.digest, Some("one")) && catalog.is_corrupt(&a.digest, None));
         assert!(!catalog.is_corrupt(&a.digest, Some("two")), "another version");
         tokio::time::advance(CORRUPT_FOR).await;
         assert!(!catalog.is_corrupt(&a.digest, Some("one")));
-        catalog.note_corrupt(&a.digest, None);
+        assert_eq!(catalog.note_corrupt(&a.digest, None), None);
         assert!(catalog.is_corrupt(&a.digest, Some("one")), "no version is known");
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtier_codec::may_be_encoded;
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, HoldId, Key, Listeners};
-use kvtier_index::{ChainPlace, Index, InsertOutcome, Reservation};
+use kvtier_index::{ChainPlace, Chunk, Index, InsertOutcome, Reservation};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 use kvtier_s3::Client;
@@ -198,10 +198,9 @@ impl Shared {
             let _ = catalog.insert_unseen(chunk);
             add(&self.counters.added_externally, 1);
         }
-        if (new || is_back)
-            && let Some(entry) = catalog.index.get(digest)
-        {
-            self.listeners.push(Event::Stored { key: *digest, len: best_len(&entry.chunk) });
+        let there = catalog.index.known(digest).map(|entry| entry.chunk);
+        if let Some(chunk) = there.filter(|_| new || is_back) {
+            self.report_stored(&catalog, &chunk);
         }
         catalog.set_tenant(seen.key);
         self.note(&mut catalog, seen.key, seen.name);
@@ -213,6 +212,13 @@ impl Shared {
         }
         self.listeners.notify();
         whole
+    }
+
+    /// Reports a chunk that is there. A suspect is reported when it is good again.
+    pub fn report_stored(&self, catalog: &Catalog, chunk: &Chunk) {
+        if !catalog.index.is_suspect(&chunk.digest) {
+            self.listeners.push(Event::Stored { key: chunk.digest, len: best_len(chunk) });
+        }
     }
 
     /// This version of the key's object has facts, with this CRC-32C. In layout `kvtier` all have.
@@ -273,7 +279,8 @@ impl Shared {
             }
             // A victim's end is not reported yet.
             let index = &catalog.index;
-            let known = index.get(digest).map(|entry| entry.chunk).or_else(|| index.victim(digest));
+            let known = index.known(digest).map(|entry| entry.chunk);
+            let known = known.or_else(|| index.victim(digest));
             if let Some(chunk) = known.filter(|_| !index.is_suspect(digest)) {
                 self.listeners.push(Event::Gone { key: *digest, len: best_len(&chunk) });
             }
@@ -286,7 +293,9 @@ impl Shared {
             if !self.names.is_own() {
                 catalog.note_name(digest, seen.name);
             }
-            catalog.note_corrupt(digest, seen.etag);
+            if let Some(forgotten) = catalog.note_corrupt(digest, seen.etag) {
+                self.report_stored(&catalog, &forgotten);
+            }
         }
         self.listeners.notify();
     }
@@ -391,7 +400,7 @@ pub fn enter(
     shared.note(&mut catalog, key, name);
     let entered = !matches!(inserted, InsertOutcome::Refused(_));
     if entered {
-        shared.listeners.push(Event::Stored { key: *key.digest(), len: lens.raw });
+        shared.report_stored(&catalog, &chunk);
     }
     drop(catalog);
     if entered {

@@ -105,7 +105,7 @@ impl Apply<'_> {
                 let _ = self.catalog.insert_unseen(*chunk);
                 self.catalog.changed_keys.note(digest);
                 add(&self.shared.counters.added_externally, 1);
-                self.shared.listeners.push(Event::Stored { key: digest, len: best_len(chunk) });
+                self.shared.report_stored(self.catalog, chunk);
             }
         }
     }

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_key::Digest;
 use kvtier_s3::try_for_each_concurrent;
 use tokio::time::Instant;
 
-use crate::state::catalog::best_len;
 use crate::state::counters::add;
 use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestQueue;
@@ -99,7 +97,7 @@ fn count_unnamed(shared: &Shared, chunk: &Chunk, version: &ReadVersion<'_>) -> b
     }
     let _ = catalog.insert_unseen(*chunk);
     catalog.changed_keys.note(chunk.digest);
-    shared.listeners.push(Event::Stored { key: chunk.digest, len: best_len(chunk) });
+    shared.report_stored(&catalog, chunk);
     drop(catalog);
     add(&shared.counters.added_externally, 1);
     shared.node.listing_requested.notify_one();
@@ -129,7 +127,7 @@ fn found(shared: &Shared, chunk: &Chunk, bytes: u64, version: &ReadVersion<'_>) 
             (chunk.len, chunk.bytes) = (shared.listed_len(bytes), bytes);
         }
         let _ = catalog.insert_unseen(chunk);
-        shared.listeners.push(Event::Stored { key: digest, len: best_len(&chunk) });
+        shared.report_stored(&catalog, &chunk);
     } else if catalog.index.known(&digest).is_some_and(|entry| entry.chunk.bytes != bytes) {
         catalog.index.resize(&digest, shared.listed_len(bytes), bytes);
     }
