@@ -83,7 +83,7 @@ fn chunks_of_a_snapshot_are_reported() {
 
 #[test]
 fn a_chunk_that_was_corrupt_is_reported_when_it_is_good_again() {
-    let world = World::with(|config| quick(config));
+    let world = World::with(quick);
     let key = world.suite.key(1);
     let name = world.name(&key);
     assert_eq!(world.save(&key, LEN), Saved::Stored);
