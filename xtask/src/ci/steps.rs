@@ -60,7 +60,7 @@ pub const STEPS: &[Step] = &[
 ];
 
 /// The seeds that each fault schedule runs for every change.
-const FAULT_SEEDS: &str = "1000";
+const FAULT_SEEDS: &str = "500";
 
 /// How many seeds of each scope of the fault simulator every change runs, from 0 on. One of `fleet` takes as long
 /// as four others where nothing is optimised.
