@@ -308,8 +308,9 @@ pub trait Observe {
 
     /// Sends `listener` every later event. The [keys](Self::keys) of this moment, changed by the events
     /// since, are those that the tier lists at a later one, but for those that it is evicting at either
-    /// moment: they are not listed, and some stay, of which no event says anything. The tier calls the
-    /// listener on its own threads, without locks held: return fast.
+    /// moment: they are not listed, and some stay, of which no event says anything. After
+    /// [`Event::Missed`](crate::Event::Missed) list the keys again. The tier calls the listener on its own
+    /// threads, without locks held: return fast.
     fn listen(&self, listener: Arc<dyn Listener>);
 
     /// Whether the tier works, and if not, why.

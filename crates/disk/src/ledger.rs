@@ -13,7 +13,7 @@
 //! 2. *The total shrinks after the bytes do.* A file is unlinked or cut first and released second.
 //!    A process that dies between the two leaves the total too high.
 //! 3. *Renames change nothing.* A file that is published, replaced or taken over for another chunk
-//!    keeps its bytes counted. A chunk's file that is taken over while another process may count is
+//!    keeps its bytes counted. A chunk's file that is taken over while another process counts is
 //!    deleted instead (rule 5).
 //! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's
 //!    `alive`. Unfinished files of a dead process that have a length were granted: they are
@@ -350,6 +350,13 @@ impl<S: LockedFile> Ledger<S> {
     /// unavailable: the file can be read, and no recount has begun that this process has not seen. Otherwise to evict would free nothing for it.
     pub fn may_exchange(&self) -> bool {
         self.is_still(self.generation())
+    }
+
+    /// Whether bytes that are freed now will be released. A peer may have counted since this process read
+    /// the total: it is read then. While a peer counts, or where the file fails, they will not. A
+    /// damaged ledger is counted again in any case.
+    pub fn may_release(&self) -> bool {
+        self.may_exchange() || self.fold().map_or_else(|e| is_damage(&e), |()| true)
     }
 
     /// Whether no recount has begun since `since` was asked. The file can be read while another process

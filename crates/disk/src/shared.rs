@@ -264,8 +264,12 @@ impl<M: Mover> Shared<M> {
     /// Marks a chunk as corrupt. One whose mark is dropped for it is there again.
     pub fn mark_suspect(&self, index: &mut Index, digest: &Digest) {
         let dropped = index.mark_suspect(digest);
-        if let Some(entry) = dropped.and_then(|digest| index.known(&digest)) {
-            self.report_stored(index, &entry.chunk);
+        let there = dropped.and_then(|digest| {
+            let known = index.known(&digest).map(|entry| entry.chunk);
+            known.or_else(|| index.victim(&digest))
+        });
+        if let Some(chunk) = there {
+            self.report_stored(index, &chunk);
         }
     }
 

@@ -50,6 +50,27 @@ fn a_chunk_that_was_evicted_for_a_save_is_space_to_wait_for() {
     assert!(!save.evict_or_recycle(Vec::new()) && !shared.may_free_bytes());
 }
 
+/// What is deleted while a peer counts, or is stopped while it counts, is not released.
+#[test]
+fn nothing_is_evicted_nor_taken_over_while_another_process_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    write(dir.path(), &key(1));
+    shared.follow_changes();
+    let peer = Ledger::open(&dir.path().join(".kvtier"), true).unwrap();
+    let counted = peer.recount(true, || {
+        let mut save = reservation(shared);
+        let victims = shared.index().evict_bytes(shared.now_ms(), BYTES);
+        assert!(!victims.is_empty() && !save.evict_or_recycle(victims));
+        Ok(BYTES)
+    });
+    counted.unwrap();
+    assert!(shared.index().get(key(1).digest()).is_some());
+    assert_eq!(shared.index().usage().evicting, 0);
+    assert!(!shared.space.ledger.may_be_high());
+}
+
 /// What it would delete instead would not be released: the directory would be counted again, and so on.
 #[test]
 fn a_file_is_taken_over_though_another_process_has_counted() {

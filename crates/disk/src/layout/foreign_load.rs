@@ -88,10 +88,12 @@ fn is_known_miss<M: Mover>(shared: &Shared<M>, key: &Key) -> bool {
     // for that look.
     let is_suspect = is_suspect
         && shared.data_dir.foreign().is_some_and(|foreign| {
-            let _name = shared.name(key.digest());
-            shared.is_still_suspect(foreign, key)
+            let name = shared.name(key.digest());
+            let is_still_suspect = shared.is_still_suspect(foreign, key);
+            drop(name);
+            shared.listeners.notify();
+            is_still_suspect
         });
-    shared.listeners.notify();
     is_suspect || is_hidden
 }
 

@@ -163,10 +163,15 @@ impl<M: Mover> SpaceReservation<M> {
     }
 
     /// Evicts. The first victim whose file has the claimed length is taken over instead of deleted.
-    /// Returns whether any chunk was evicted.
+    /// Returns whether any chunk was evicted: none is while a peer counts the directory.
     pub fn evict_or_recycle(&mut self, victims: Vec<IndexEntry>) -> bool {
         let shared = Arc::clone(&self.shared);
         if victims.is_empty() {
+            return false;
+        }
+        if !shared.space.ledger.may_release() {
+            let mut index = shared.index();
+            victims.iter().for_each(|victim| _ = index.abort_evict(&victim.chunk.digest));
             return false;
         }
         // Before the index loses the first of them.
@@ -195,12 +200,6 @@ impl<M: Mover> SpaceReservation<M> {
     fn recycle(&mut self, victim: &Chunk) -> bool {
         let shared = Arc::clone(&self.shared);
         let digest = &victim.digest;
-        // A peer has recounted, and this process has read no total since: otherwise what it deletes below would
-        // not be released. Not while it holds `moving`, which a recount of its own waits for.
-        let ledger = &shared.space.ledger;
-        if !ledger.may_exchange() && ledger.fold().is_err() {
-            return false;
-        }
         // The lock of the name keeps saves of the chunk away, and `moving` keeps a recount from
         // reading the directory while the file is renamed.
         let name = shared.name(digest);
