@@ -283,7 +283,7 @@ mod tests {
         assert!(busy.contains("CPU time"), "{busy}");
         let (ok, text) = Cmd::new("sh -c")
             .arg("echo here; sleep 600")
-            .still(Duration::from_secs(1))
+            .still(Duration::from_secs(5))
             .try_read()
             .unwrap();
         assert!(!ok && text.contains("here") && text.contains("killed"), "{text}");

@@ -8,7 +8,7 @@ use crate::{contexts, cufile_state, events, faults, loaded_kernels, memory, stre
 
 /// The most checks at the end of the process whether threads still release resources.
 /// Checks are counted, since time also passes while the machine stands still.
-const CHECKS_MAX: usize = 3000;
+const CHECKS_MAX: usize = 60_000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Registers the report to be written at the end of the process.

@@ -47,7 +47,7 @@ fn all_but_the_last_block_is_decoded_before_the_end() {
     let (world, key, raw) = saved(1);
     for lens in [&[LEN][..], &[1, LEN / 2, LEN]] {
         let before = world.count("decoded_arriving_bytes");
-        world.server.script(Rule::next(DRIP).method("GET"));
+        world.server.script(Rule::next(DRIP).method("GET").containing(world.name(&key).leak()));
         assert_eq!(load_bytes(&world, &key, lens), Ok(raw.clone()));
         let decoded = world.count("decoded_arriving_bytes") - before;
         assert!((3 * BLOCK..=4 * BLOCK).contains(&decoded), "{decoded} of {LEN}");
@@ -60,11 +60,15 @@ fn a_read_that_starts_over_decodes_all_again() {
     let stored = world.in_bucket() as usize;
     for ignored in [false, true] {
         let before = world.count("decoded_arriving_bytes");
-        world.server.script(Rule::next(Fault::Cut(stored - 1000)).method("GET"));
+        world.server.script(
+            Rule::next(Fault::Cut(stored - 1000)).method("GET").containing(world.name(&key).leak()),
+        );
         if ignored {
-            world.server.script(Rule::next(Fault::IgnoreRange).method("GET"));
+            world.server.script(
+                Rule::next(Fault::IgnoreRange).method("GET").containing(world.name(&key).leak()),
+            );
         }
-        world.server.script(Rule::next(DRIP).method("GET"));
+        world.server.script(Rule::next(DRIP).method("GET").containing(world.name(&key).leak()));
         assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(raw.clone()));
         let decoded = world.count("decoded_arriving_bytes") - before;
         // Otherwise what was decoded at first counts, and the read goes on behind it.
@@ -78,7 +82,9 @@ fn a_connection_that_breaks_anywhere_changes_nothing() {
     let stored = world.in_bucket() as usize;
     for at in [1, 15, 16, 30, 65_536, stored / 3, stored / 2, stored - 65_537, stored - 1] {
         for fault in [Fault::Cut(at), Fault::Reset(at)] {
-            world.server.script(Rule::next(fault).method("GET"));
+            world
+                .server
+                .script(Rule::next(fault).method("GET").containing(world.name(&key).leak()));
             assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(raw.clone()), "at {at}");
         }
     }
@@ -90,8 +96,10 @@ fn an_object_that_is_replaced_while_it_arrives_is_read_from_its_start() {
     let stored = world.in_bucket() as usize;
     for at in [stored / 4, stored / 2, stored - 70_000] {
         let replaced = Fault::Error(412, "PreconditionFailed");
-        world.server.script(Rule::next(Fault::Cut(at)).method("GET"));
-        world.server.script(Rule::next(replaced).method("GET"));
+        world
+            .server
+            .script(Rule::next(Fault::Cut(at)).method("GET").containing(world.name(&key).leak()));
+        world.server.script(Rule::next(replaced).method("GET").containing(world.name(&key).leak()));
         let (loaded, asked) = world.asked(|| load_bytes(&world, &key, &[LEN]));
         assert_eq!((loaded, asked.len()), (Ok(raw.clone()), 3));
     }

@@ -89,7 +89,8 @@ fn what_only_a_late_journal_reports_is_asked_of_the_bucket() {
     world.write(&world.name(&present), &[7; LEN as usize], None);
     world.server.heal();
     within(LONG, "one of them is there", || world.used() == 2 * LEN);
-    assert_eq!((world.count("merged"), world.count("heads")), (3, 2));
+    // One that is answered late is asked again.
+    assert!(world.count("merged") == 3 && world.count("heads") >= 2);
 }
 
 #[test]

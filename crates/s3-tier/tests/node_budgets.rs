@@ -114,7 +114,7 @@ fn a_node_that_cannot_look_at_others_writes_an_eighth_of_the_cap() {
     for n in 0..CAP_CHUNKS / 8 {
         assert_eq!(save(n, PATIENCE), Saved::Stored, "chunk {n}");
     }
-    assert_eq!(save(100, Duration::from_secs(2)), Saved::Shed(ShedReason::Full));
+    assert_eq!(save(100, PATIENCE), Saved::Shed(ShedReason::Full));
     server.heal();
     // The listing may be in a pause between two tries, which can be longer than a save waits.
     for n in 100..110 {

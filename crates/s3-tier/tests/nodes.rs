@@ -100,11 +100,11 @@ fn chunks_without_names_above_a_quota_cost_no_other_tenant_a_chunk() {
     };
     let first = node(Quotas::new().with("a", quota));
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
-    (0..40).for_each(|n| assert_eq!(first.save(&key("b", n), LEN), Saved::Stored));
+    (0..40).for_each(|n| first.save_in_time(&key("b", n), LEN));
     // It is not bound by the quota, so that the first has something to evict.
     let second = node(Quotas::new());
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
-    (0..60).for_each(|n| assert_eq!(second.save(&key("a", n), LEN), Saved::Stored));
+    (0..60).for_each(|n| second.save_in_time(&key("a", n), LEN));
     within(Duration::from_secs(180), "the quota holds", || {
         first.in_bucket() <= 40 * LEN as u64 + quota
     });
@@ -122,7 +122,7 @@ fn large_chunks_find_space(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig)
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let second = World::over(Arc::clone(&server), |config| change(quick(config)));
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
-    (0..98).for_each(|n| assert_eq!(second.save(&key(n), LEN), Saved::Stored));
+    (0..98).for_each(|n| second.save_in_time(&key(n), LEN));
     for n in 100..103 {
         within(Duration::from_secs(180), "a large chunk finds space", || {
             second.save(&key(n), 10 * LEN) != Saved::Shed(ShedReason::Full)
@@ -225,7 +225,7 @@ fn a_node_that_never_evicts_learns_what_others_do() {
     let first = node(Evictor::Single);
     let second = node(Evictor::Never);
     let keys: Vec<Key> = (0..5).map(|n| first.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| first.save_in_time(key, LEN));
     within(Duration::from_secs(180), "it learns of saves", || second.used() == 5 * LEN as u64);
     assert_eq!(first.suite.remove(&Arc::from(keys[..2].to_vec())).removed, 2);
     within(Duration::from_secs(180), "it learns of deletes", || second.used() == 3 * LEN as u64);
@@ -261,7 +261,7 @@ fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
     let world = listener(&server, Duration::from_millis(200));
     world.suite.eventually("it evicts", || says(&world, "this node evicts"));
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| world.save_in_time(key, LEN));
     world.delete(&world.name(&keys[0]));
     // A build that writes all of an interval with one time reports that two of them went, perhaps
     // before they were saved.

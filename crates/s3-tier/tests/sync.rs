@@ -31,7 +31,7 @@ fn close_with_snapshot(world: World) {
 fn foreign_writes_and_deletes_during_a_run_are_discovered() {
     let world = World::with(quick);
     let keys: Vec<Key> = (0..6).map(|n| world.suite.key(n)).collect();
-    keys[..4].iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys[..4].iter().for_each(|key| world.save_in_time(key, LEN));
     let writer = World::over(Arc::clone(&world.server), |mut config| {
         // Only a listing shows what it writes.
         config.sync.journal_every = Duration::from_secs(36_000);
@@ -103,7 +103,7 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     let cap = |config: TierConfig| quick(config).with_capacity(100 * LEN as u64);
     let world = World::over(Arc::clone(&server), cap);
     let keys: Vec<Key> = (0..90).map(|n| world.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| world.save_in_time(key, LEN));
     // The first ten are used again, and so the next ten are the oldest.
     keys[..10]
         .iter()
@@ -128,7 +128,7 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     drop(tier);
     server.heal();
     let world = World::over(Arc::clone(&server), |config| patient(cap(config)));
-    (100..130).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    (100..130).for_each(|n| world.save_in_time(&world.suite.key(n), LEN));
     // More may be on its way out.
     world.suite.eventually("below the high mark", || {
         world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket()
@@ -145,7 +145,7 @@ fn without_a_snapshot_the_age_of_objects_is_the_order() {
     let server = plain_server();
     let world = World::over(Arc::clone(&server), |config| config);
     let keys: Vec<Key> = (0..60).map(|n| world.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| world.save_in_time(key, LEN));
     let names: Vec<String> = keys.iter().map(|key| world.name(key)).collect();
     close(world);
     assert!(server.keys("kv/.kvtier/").iter().all(|key| server.remove_object(key)));
@@ -155,7 +155,7 @@ fn without_a_snapshot_the_age_of_objects_is_the_order() {
     }
     let world =
         World::over(Arc::clone(&server), |config| patient(config).with_capacity(70 * LEN as u64));
-    (100..120).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    (100..120).for_each(|n| world.save_in_time(&world.suite.key(n), LEN));
     world.suite.eventually("below the high mark", || world.used() <= 69 * LEN as u64);
     let gone: Vec<usize> = (0..60).filter(|at| server.object(&names[*at]).is_none()).collect();
     assert!(gone.len() >= 10 && gone.iter().all(|at| *at >= 45), "{gone:?}");
@@ -172,7 +172,7 @@ fn a_snapshot_that_cannot_be_read_is_ignored_and_said_and_costs_no_chunk() {
     ] {
         let server = plain_server();
         let world = World::over(Arc::clone(&server), quick);
-        (0..20).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+        (0..20).for_each(|n| world.save_in_time(&world.suite.key(n), LEN));
         close(world);
         server.put_object("kv/.kvtier/snapshot/current", spoiled.into_bytes());
         let world = World::over(Arc::clone(&server), |config| config);
@@ -188,7 +188,7 @@ fn a_snapshot_that_cannot_be_read_is_ignored_and_said_and_costs_no_chunk() {
 fn a_damaged_part_costs_order_and_no_chunk() {
     let server = plain_server();
     let world = World::over(Arc::clone(&server), quick);
-    (0..20).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
+    (0..20).for_each(|n| world.save_in_time(&world.suite.key(n), LEN));
     close_with_snapshot(world);
     let part = server.keys("kv/.kvtier/snapshot/0").remove(0);
     let mut bytes = server.object(&part).unwrap().to_vec();
@@ -215,7 +215,7 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
         config
     });
     let keys: Vec<Key> = (0..10).map(|n| world.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| world.save_in_time(key, LEN));
     let begun = std::time::Instant::now();
     let before = world.server.seen().len();
     let written = || {
@@ -326,7 +326,7 @@ fn what_makes_the_cap_a_fiction_is_said() {
 fn suspects_and_names_that_others_deleted_are_not_kept() {
     let world = World::with(quick);
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| world.save_in_time(key, LEN));
     let name = world.name(&keys[0]);
     world.spoil(&name, |bytes| bytes[1] ^= 1);
     assert!(matches!(world.load(&keys[0], LEN), Loaded::Miss(_)));

@@ -48,8 +48,12 @@ fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
             .find_map(|reason| reason.strip_prefix("this node evicts: ").map(str::to_owned))
     };
     // Where this machine stood still for long, it has to win the lease anew.
-    within(Duration::from_secs(180), "it evicts", || node().is_some());
-    let node = node().unwrap();
+    let mut it = None;
+    within(Duration::from_secs(180), "it evicts", || {
+        it = node();
+        it.is_some()
+    });
+    let node = it.unwrap();
     within(Duration::from_secs(180), "journals are merged and deleted", || {
         // A snapshot is written when there is news.
         evictor.load(key, LEN);
@@ -69,7 +73,7 @@ fn a_new_evictor_has_the_uses_of_third_nodes() {
     let first = node_of_three(&server, Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..90).map(|n| first.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| first.save_in_time(key, LEN));
     let second = node_of_three(&server, Evictor::Lease);
     let third = node_of_three(&server, Evictor::Never);
     keys[..10]
@@ -95,7 +99,7 @@ fn a_new_evictor_has_the_tenants_of_chunks_of_third_nodes() {
     let first = node(Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let third = node(Evictor::Never);
-    (0..5).for_each(|n| assert_eq!(third.save(&key(n), LEN), Saved::Stored));
+    (0..5).for_each(|n| third.save_in_time(&key(n), LEN));
     third.suite.eventually("the third wrote its journal", || third.count("journaled") >= 5);
     all_is_in_the_snapshot(&first, &key(0));
     // It learns of the chunks by its first listing, which shows neither their tenants nor where in
@@ -121,7 +125,7 @@ fn a_new_evictor_has_the_tenants_of_chunks_of_third_nodes() {
 fn a_journal_that_can_never_be_read_stops_no_listing_and_no_snapshot() {
     let server = plain_server();
     let writer = node_of_three(&server, Evictor::Never);
-    (0..3).for_each(|n| assert_eq!(writer.save(&writer.suite.key(n), LEN), Saved::Stored));
+    (0..3).for_each(|n| writer.save_in_time(&writer.suite.key(n), LEN));
     writer
         .suite
         .eventually("it wrote its journal", || !server.keys("kv/.kvtier/journal/").is_empty());
@@ -142,7 +146,7 @@ fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
     let server = plain_server();
     let node = || node_of_three(&server, Evictor::Single);
     let first = node();
-    (0..5).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
+    (0..5).for_each(|n| first.save_in_time(&first.suite.key(n), LEN));
     close(first);
     let before = server.object("kv/.kvtier/snapshot/current").unwrap();
     server.script(
@@ -166,10 +170,10 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     let first = node_of_three(&server, Evictor::Lease);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..31).map(|n| first.suite.key(n)).collect();
-    keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    keys[..20].iter().for_each(|key| first.save_in_time(key, LEN));
     let second = node_of_three(&server, Evictor::Lease);
     let third = node_of_three(&server, Evictor::Never);
-    keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
+    keys[20..30].iter().for_each(|key| third.save_in_time(key, LEN));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
     assert!(
@@ -200,7 +204,7 @@ fn a_node_that_looked_at_no_journals_while_they_stayed_counts_all_of_that_time()
     let failing = Rule::next(Fault::Error(500, "InternalError")).containing("journal%2F");
     server.script(failing.with("x-amz-security-token", "second").times(u32::MAX));
     let keys: Vec<Key> = (0..20).map(|n| first.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| first.save_in_time(key, LEN));
     within(Duration::from_secs(180), "the first says so", || first.count("journaled") >= 20);
     let written = server.keys("kv/.kvtier/journal/");
     within(Duration::from_secs(180), "journals are merged and deleted", || {
@@ -233,7 +237,7 @@ fn a_node_that_was_alone_counts_what_others_save_since_it_lost_the_lease() {
     within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
     let third = node_of_three(&server, Evictor::Never);
     let keys: Vec<Key> = (0..20).map(|n| third.suite.key(n)).collect();
-    keys.iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
+    keys.iter().for_each(|key| third.save_in_time(key, LEN));
     within(Duration::from_secs(180), "it counts all", || first.used() == 20 * LEN as u64);
 }
 
@@ -252,7 +256,7 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     let batch = 30;
     // Both know of a full bucket; then another program writes a batch too many at once, and both see
     // it.
-    (0..95).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
+    (0..95).for_each(|n| first.save_in_time(&first.suite.key(n), LEN));
     second.suite.eventually("the second has read it", || second.used() == 95 * LEN as u64);
     for n in 0..batch + 3 {
         first.write(&first.name(&first.suite.key(1000 + n)), &[1; LEN], None);
@@ -279,7 +283,7 @@ fn a_save_that_waits_for_space_wakes_when_another_node_frees_some() {
     });
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     let keys: Vec<Key> = (0..22).map(|n| second.suite.key(n)).collect();
-    keys[..21].iter().for_each(|key| assert_eq!(second.save(key, LEN), Saved::Stored));
+    keys[..21].iter().for_each(|key| second.save_in_time(key, LEN));
     within(Duration::from_secs(180), "the first has read them", || first.used() == 21 * LEN as u64);
     // So long after that only the journal shows it.
     std::thread::sleep(Duration::from_secs(7));

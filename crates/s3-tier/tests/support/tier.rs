@@ -156,6 +156,14 @@ impl World {
         self.suite.save(key, len)
     }
 
+    /// Saves it. A node that waits for a round of journals, which is late where the machine stands still,
+    /// may have no budget for it at first.
+    pub fn save_in_time(&self, key: &Key, len: usize) {
+        within(Duration::from_secs(180), "a chunk is stored", || {
+            self.save(key, len) == Saved::Stored
+        });
+    }
+
     /// A load that is let fail.
     pub fn try_load(&self, key: &Key, len: usize) -> Done<Load, Loaded> {
         self.suite.load_with(self.suite.load_op(key, len))
@@ -198,7 +206,7 @@ pub fn says(world: &World, what: &str) -> bool {
 }
 
 /// Waits longer than [`kvtier_testkit::conformance::Fixture::eventually`]: a lease has to run out.
-pub fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
+pub fn within(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < time, "not within {time:?}: {what}");
