@@ -43,8 +43,9 @@ impl KeyEvents {
         events
     }
 
-    /// Every key that the tier lists was reported, and none is unlisted for longer than an eviction takes.
-    pub fn compare(&self, world: &World, tier: &dyn Observe) {
+    /// Every key that the tier lists was reported, and none is unlisted for longer than an eviction takes. The process
+    /// has run without a stop since `runs_since`.
+    pub fn compare(&self, world: &World, tier: &dyn Observe, runs_since: Duration) {
         let mut state = self.state();
         let listed = keys_of(tier);
         if std::mem::take(&mut state.has_missed) {
@@ -64,7 +65,7 @@ impl KeyEvents {
         unlisted.retain(|key, _| keys.contains(key) && !listed.contains(key));
         for key in keys.difference(&listed) {
             let since = *unlisted.entry(*key).or_insert(now);
-            if now - since > EVICTING_MAX {
+            if now - since.max(runs_since) > EVICTING_MAX {
                 let what = format!("{} reported no end of {key:?} since {since:?}", self.name);
                 world.finding("events", what);
                 unlisted.insert(*key, now);
@@ -75,7 +76,7 @@ impl KeyEvents {
     /// The same, and the end of every key that it does not list any more. One that is being evicted is not
     /// listed, but may stay.
     pub fn compare_all(&self, world: &World, tier: &dyn Observe) {
-        self.compare(world, tier);
+        self.compare(world, tier, Duration::ZERO);
         let mut state = self.state();
         let listed = keys_of(tier);
         let gone: Vec<_> = state.keys.difference(&listed).collect();

@@ -86,7 +86,7 @@ fn run(process: &SimProcess, callers: &mut Callers, events: &KeyEvents) {
         }
         look_at_directory(&process.world, &process.name(), callers.tier());
         if compare_at <= process.world.elapsed() {
-            events.compare(&process.world, callers.tier());
+            events.compare(&process.world, callers.tier(), Duration::ZERO);
             compare_at = process.world.elapsed() + COMPARE_EVERY;
         }
         if let Some(job) = process.pop_job() {
@@ -131,7 +131,7 @@ fn compare_in_the_end(
     if shared.is_quiet() {
         events.compare_all(&process.world, tier);
     } else {
-        events.compare(&process.world, tier);
+        events.compare(&process.world, tier, Duration::ZERO);
     }
 }
 

@@ -154,8 +154,9 @@ async fn watch_events(fleet: Arc<Fleet>) {
     loop {
         sleep(COMPARE_EVERY).await;
         for node in fleet.nodes().iter() {
-            if let Some((tier, events)) = node.tier.as_ref().zip(node.events.as_ref()) {
-                events.compare(&fleet.world, &**tier);
+            let Node { host, tier, events, .. } = node;
+            if let (Some(tier), Some(events), false) = (tier, events, host.is_stopped()) {
+                events.compare(&fleet.world, &**tier, host.went_on());
             }
         }
     }

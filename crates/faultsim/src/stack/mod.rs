@@ -182,8 +182,12 @@ async fn watch_queues(shared: Arc<Shared>) {
 async fn watch_events(shared: Arc<Shared>) {
     loop {
         sleep(COMPARE_EVERY).await;
-        let Some(Serving { tiers, .. }) = shared.serving().clone() else { continue };
-        tiers.iter().for_each(|(tier, events)| events.compare(&shared.world, &**tier));
+        let Some(Serving { tiers, host, .. }) = shared.serving().clone() else { continue };
+        if !host.is_stopped() {
+            for (tier, events) in &*tiers {
+                events.compare(&shared.world, &**tier, host.went_on());
+            }
+        }
     }
 }
 
