@@ -82,8 +82,11 @@ impl<M: Mover> Shared<M> {
                     if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
                     1,
                 );
-                // A scan may have entered the file again, as one that takes space.
-                self.forget(&digest, false);
+                // A scan of foreign files may have entered it again, as one that takes space. Elsewhere the
+                // entry may be of a good file of another length.
+                if self.data_dir.foreign().is_some() {
+                    self.forget(&digest, false);
+                }
                 self.clear_corrupt(&digest);
             }
             Err(e) => {
