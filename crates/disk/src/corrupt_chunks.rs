@@ -154,7 +154,7 @@ impl<M: Mover> Shared<M> {
                 let mut index = self.index();
                 let known = index.known(digest).map(|entry| entry.chunk);
                 // A victim's end is not reported yet.
-                let reported = known.or_else(|| index.victim(digest));
+                let reported = index.known_or_victim(digest);
                 if let Some(chunk) = reported.filter(|_| !index.is_suspect(digest)) {
                     self.listeners.push(Event::Gone { key: *digest, len: chunk.len });
                 }
@@ -184,8 +184,7 @@ impl<M: Mover> Shared<M> {
         let was_suspect = index.is_suspect(digest);
         index.clear_suspect(digest);
         // It was reported as gone when it was marked.
-        let known = index.known(digest).map(|entry| entry.chunk).or_else(|| index.victim(digest));
-        if let Some(chunk) = known.filter(|_| was_suspect) {
+        if let Some(chunk) = index.known_or_victim(digest).filter(|_| was_suspect) {
             self.report_stored(&index, &chunk);
         }
     }

@@ -264,11 +264,7 @@ impl<M: Mover> Shared<M> {
     /// Marks a chunk as corrupt. One whose mark is dropped for it is there again.
     pub fn mark_suspect(&self, index: &mut Index, digest: &Digest) {
         let dropped = index.mark_suspect(digest);
-        let there = dropped.and_then(|digest| {
-            let known = index.known(&digest).map(|entry| entry.chunk);
-            known.or_else(|| index.victim(&digest))
-        });
-        if let Some(chunk) = there {
+        if let Some(chunk) = dropped.and_then(|digest| index.known_or_victim(&digest)) {
             self.report_stored(index, &chunk);
         }
     }

@@ -7,7 +7,7 @@
 use kvtier_key::Digest;
 
 use crate::slab::SlotState;
-use crate::{DigestTag, Index, IndexEntry};
+use crate::{Chunk, DigestTag, Index, IndexEntry};
 
 /// The number of keys looked up together.
 // About as many reads of memory as a core has in flight at once.
@@ -28,6 +28,11 @@ impl Index {
     /// [set](Self::declare_set); `None` for a victim.
     pub fn known(&self, digest: &Digest) -> Option<IndexEntry> {
         self.slot(digest).map(|slot| self.slab.entry(slot))
+    }
+
+    /// The chunk of an entry, even if it is suspect, hidden by its set, or a victim.
+    pub fn known_or_victim(&self, digest: &Digest) -> Option<Chunk> {
+        self.find(digest).map(|slot| self.slab.chunk(slot))
     }
 
     /// Whether there is an entry of `digest`, even if it is suspect or a victim.

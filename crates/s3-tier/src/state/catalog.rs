@@ -353,10 +353,7 @@ impl Catalog {
             *digest,
             Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() },
         );
-        forgotten.and_then(|digest| {
-            let known = self.index.known(&digest).map(|entry| entry.chunk);
-            known.or_else(|| self.index.victim(&digest))
-        })
+        forgotten.and_then(|digest| self.index.known_or_victim(&digest))
     }
 
     /// Whether this version failed its checks, as far as versions are known. It expires: the bytes

@@ -279,8 +279,7 @@ impl Shared {
             }
             // A victim's end is not reported yet.
             let index = &catalog.index;
-            let known = index.known(digest).map(|entry| entry.chunk);
-            let known = known.or_else(|| index.victim(digest));
+            let known = index.known_or_victim(digest);
             if let Some(chunk) = known.filter(|_| !index.is_suspect(digest)) {
                 self.listeners.push(Event::Gone { key: *digest, len: best_len(&chunk) });
             }
