@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtier_core::{
-    Ctx, Error, Hold, Load, Loaded, LookedUp, MissReason, Mode, Presence, Save, Saved, Tier,
-};
+use kvtier_core::{Ctx, Error, Hold, Load, Loaded, LookedUp, Mode, Presence, Save, Saved, Tier};
 use kvtier_mem::{Arena, ArenaConfig};
 use tokio::time::{Instant, sleep};
 
@@ -168,10 +166,6 @@ impl<'a> Caller<'a> {
         self.ended(&format!("load {numbers:?}"), began, &results.join(", "));
         for (((n, done), removed), stripped) in numbers.iter().zip(&done).zip(removed).zip(stripped)
         {
-            if matches!(done.result, Ok(Loaded::Miss(MissReason::Corrupt))) {
-                let world = &self.common.world;
-                world.lock().corrupt_at.insert(*n, world.elapsed());
-            }
             let Ok(Loaded::Hit { len }) = done.result else { continue };
             let lease = done.op.into.first().and_then(|lease| lease.as_host());
             if lease.and_then(|bytes| bytes.get(..len as usize)) != Some(&model::bytes(*n)[..]) {
@@ -218,6 +212,19 @@ impl<'a> Caller<'a> {
         sleep(wait).await;
         self.look_at_held(held, began_at, began_at + term).await;
         found.hold.into_iter().for_each(|hold| tier.release(hold));
+    }
+
+    /// Which of these chunks a lookup finds.
+    pub async fn found(&self, numbers: &[u64]) -> Vec<u64> {
+        let Some(tier) = &self.tier else { return Vec::new() };
+        let keys: Vec<_> = numbers.iter().map(|n| self.common.model().key(*n)).collect();
+        match tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::None).await {
+            Ok(found) => {
+                let hits = numbers.iter().zip(&found.found).filter(|(_, found)| found.is_hit());
+                hits.map(|(n, _)| *n).collect()
+            }
+            Err(_) => Vec::new(),
+        }
     }
 
     /// What a lookup found has its length, is held, and was not removed before it by this process.
@@ -275,14 +282,10 @@ impl<'a> Caller<'a> {
                 self.finding("wrong bytes", what);
             }
             let Some(Ok(Loaded::Miss(reason))) = loaded.get(at) else { continue };
-            let (failed, corrupt_at) = {
+            let is_excused = {
                 let state = world.lock();
-                (state.failed_until, state.corrupt_at.get(&chunk.n).copied())
+                state.failed_until.excuses(chunk.place, since, state.torn.contains(&chunk.n))
             };
-            // Another caller may have found it corrupt before.
-            let is_corrupt =
-                *reason == MissReason::Corrupt || corrupt_at.is_some_and(|at| at >= since);
-            let is_excused = failed.excuses(chunk.place, since, is_corrupt);
             if is_held && is_there && !is_excused {
                 let HeldChunk { n, place, .. } = chunk;
                 self.finding("hold", format!("{n}, held in {place:?}, is a miss: {reason:?}"));

@@ -106,16 +106,14 @@ pub struct FailedUntil {
     pub requests: Duration,
     pub network: Duration,
     pub medium: Duration,
-    /// The machine lost power at least once: files may be torn.
-    pub has_crashed: bool,
 }
 
 impl FailedUntil {
-    /// Whether a fault since `since` may make a held chunk a miss of this kind.
-    pub fn excuses(&self, place: HeldIn, since: Duration, is_corrupt: bool) -> bool {
+    /// Whether a fault since `since`, or a crash that changed its file, may make a held chunk a miss.
+    pub fn excuses(&self, place: HeldIn, since: Duration, is_torn: bool) -> bool {
         match place {
             HeldIn::Memory | HeldIn::Bucket => false,
-            HeldIn::Directory => self.medium >= since || is_corrupt && self.has_crashed,
+            HeldIn::Directory => self.medium >= since || is_torn,
             HeldIn::BucketOfStack => {
                 self.requests.max(self.network).saturating_add(BACK_MAX) >= since
             }
@@ -160,8 +158,6 @@ mod tests {
         ] {
             assert_eq!(failed.excuses(place, S * since, false), excused, "{place:?} {since}");
         }
-        assert!(!failed.excuses(HeldIn::Directory, S * 6, true));
-        let failed = FailedUntil { has_crashed: true, ..failed };
         assert!(failed.excuses(HeldIn::Directory, S * 6, true));
     }
 }

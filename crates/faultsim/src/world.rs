@@ -1,7 +1,7 @@
 //! What all parts of a simulation share: virtual time, seeded random numbers, the record of events and
 //! findings, and the bucket.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,8 +46,8 @@ pub struct State {
     pub watched: WatchedObjects,
     pub failed_until: FailedUntil,
     pub stripped_answers: StrippedAnswers,
-    /// When a load last found a chunk's file corrupt, which is moved into quarantine then.
-    pub corrupt_at: BTreeMap<u64, Duration>,
+    /// The chunks whose files a crash changed.
+    pub torn: BTreeSet<u64>,
     /// When the last answer comes that a fault delays, of journals and by node.
     late_journals: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
@@ -81,7 +81,7 @@ impl World {
             watched: WatchedObjects::default(),
             failed_until: FailedUntil::default(),
             stripped_answers: StrippedAnswers::default(),
-            corrupt_at: BTreeMap::new(),
+            torn: BTreeSet::new(),
             late_journals: BTreeMap::new(),
             findings: Vec::new(),
             events: 0,

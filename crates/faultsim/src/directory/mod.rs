@@ -78,7 +78,7 @@ struct Shared {
     calm_since_ns: AtomicU64,
     /// Something damaged a file of `.kvtier`, or reads failed: processes may lack changes of others.
     is_log_doubtful: AtomicBool,
-    /// Until when records may wait for the change log, since the medium was full.
+    /// Until when records may wait for the change log, since the medium was full or failed.
     log_is_behind_until_ns: AtomicU64,
     /// Callers begin nothing more.
     is_quiet: AtomicBool,

@@ -121,10 +121,10 @@ impl Scheduler {
     fn change_medium(&self, faults: Faults) {
         self.shared.world.event(format_args!("{faults:?}"));
         self.shared.medium.set_faults(faults);
-        let was_full = self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
-        if faults.is_full {
+        self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
+        if faults.is_full || faults.errors_per_mille > 0 {
             self.shared.log_is_behind_until_ns.store(u64::MAX, Ordering::Relaxed);
-        } else if was_full {
+        } else {
             let until = (self.elapsed() + LOGGED_WITHIN).as_nanos() as u64;
             self.shared.log_is_behind_until_ns.fetch_min(until, Ordering::Relaxed);
         }

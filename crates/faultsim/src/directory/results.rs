@@ -48,7 +48,8 @@ impl Callers {
 
     /// Whether a lookup may answer what was: the file was deleted by another program; or others have not listed the
     /// files since, which they do every few seconds while all is well, and either the layout is foreign, or the
-    /// change log may be unread: it was damaged, or reads failed. Nor has it what waits for space on the medium.
+    /// change log may be unread: it was damaged, or reads failed. Nor has it what waits until writes
+    /// succeed again.
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
         let is_listed = self.shared.is_well(began) && began > changed + LISTED_WITHIN;

@@ -11,6 +11,8 @@ mod node;
 mod process;
 mod schedule;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +31,7 @@ use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::device::Device;
 use crate::directory::medium::{Faults, Journal, Medium};
-use crate::fleet::model::Model;
+use crate::fleet::model::{self, Model};
 use crate::host::Host;
 use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::network;
@@ -272,14 +274,28 @@ impl Machine {
     /// The machine loses power. No process runs.
     fn crash(&mut self, rng: &mut Rng) {
         let world = &self.shared.world;
+        let before = self.chunk_files();
         match self.shared.medium.crash(world, rng) {
             Ok(kept) => world.event(format_args!("crash: kept {kept}")),
             Err(e) => panic!("the simulated crash failed: {e}"),
         }
         self.shared.common.model().forget_removed();
-        world.lock().failed_until.has_crashed = true;
+        let after = self.chunk_files();
+        let torn = after.into_iter().filter(|(n, bytes)| before.get(n) != Some(bytes));
+        world.lock().torn.extend(torn.map(|(n, _)| n));
         self.has_crashed = true;
         self.bytes_max = self.shared.medium.chunk_bytes().max(DIR_BYTES);
+    }
+
+    /// What the files of chunks have, by the numbers of the chunks.
+    fn chunk_files(&self) -> BTreeMap<u64, Vec<u8>> {
+        let model = self.shared.common.model();
+        let at = |n: u64| {
+            let hex = model.key(n).digest().to_hex();
+            let name = format!("{}/{hex}-{:x}", &hex[..2], model::len(n));
+            self.shared.medium.root().join(name)
+        };
+        (0..KEYS).filter_map(|n| Some((n, fs::read(at(n)).ok()?))).collect()
     }
 }
 

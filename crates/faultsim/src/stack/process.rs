@@ -16,7 +16,7 @@ use super::DIR_BYTES;
 use crate::directory::medium::Medium;
 use crate::directory::record::{Record, kind};
 use crate::host::Host;
-use crate::world::{EPOCH_S, World};
+use crate::world::World;
 
 /// How many calls pass between two checks of the cap.
 const CALLS_A_CHECK: u64 = 8;
@@ -57,7 +57,7 @@ impl StackProcess {
     pub fn new(number: u64, host: &Arc<Host>, medium: &Arc<Medium>, bytes_max: u64) -> Self {
         StackProcess {
             number,
-            started_ms: EPOCH_S * 1000 + host.world.elapsed().as_millis() as u64,
+            started_ms: host.world.wall_ms(),
             host: Arc::clone(host),
             medium: Arc::clone(medium),
             jobs: Mutex::default(),
