@@ -231,3 +231,17 @@ impl<T: Copy + Default> IndexMut<u32> for Slots<T> {
         &mut self.node_mut(slot).of
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_all_nodes_and_of_the_pointers_to_their_segments() {
+        let mut slots = Slots::<u32>::new();
+        assert_eq!(slots.memory_bytes(), 0);
+        (0..5).for_each(|segment| slots.track(segment * SEGMENT as u32, 0));
+        let pointers = slots.memory_bytes() - 5 * SEGMENT * 12;
+        assert!((5 * 8..=2 * 5 * 8).contains(&pointers), "{pointers} bytes of pointers");
+    }
+}

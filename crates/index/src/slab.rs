@@ -236,7 +236,7 @@ mod tests {
         let chunk = chunk.with_parent(&Digest([9; 32]), 77);
         let mut slab = Slab::new();
         let slot = slab.insert(&chunk).unwrap();
-        assert_eq!(slab.chunk(slot), chunk);
+        assert_eq!((slab.chunk(slot), slab[slot].state), (chunk, SlotState::Present));
         slab.set(slot, &Chunk::new(chunk.digest, 5, 6));
         let known = Chunk { len: 5, bytes: 6, tenant: TenantId::NONE, ..chunk };
         assert_eq!(slab.chunk(slot), known, "an unknown chain takes nothing away");
@@ -252,5 +252,15 @@ mod tests {
         [5, 2999, 0].into_iter().for_each(|slot| slab.remove(slot));
         assert_eq!([0, 2999, 5, 3000].map(Some), [(); 4].map(|_| slab.insert(&chunk)));
         assert_eq!((slab.end(), slab.segments.len()), (3001, 1));
+    }
+
+    #[test]
+    fn memory_is_that_of_all_rows_and_of_the_pointers_to_their_segments() {
+        let mut slab = Slab::new();
+        assert_eq!(slab.memory_bytes(), 0);
+        let chunk = Chunk::new(Digest([1; 32]), 1, 1);
+        (0..2 * SEGMENT + 1).for_each(|_| _ = slab.insert(&chunk));
+        let pointers = slab.memory_bytes() - 3 * SEGMENT * 64;
+        assert!((3 * 16..=2 * 3 * 16).contains(&pointers), "{pointers} bytes of pointers");
     }
 }

@@ -143,6 +143,31 @@ fn members_of_a_set_that_was_never_complete_are_evicted_first() {
 }
 
 #[test]
+fn a_set_of_two_batches_has_leftovers_when_both_have_ended() {
+    let mut index = index(3);
+    assert!(save(&mut index, 9).is_empty());
+    let batches = [(); 2].map(|()| index.declare_set(&keys([1, 2, 3])).unwrap().unwrap());
+    [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    index.end_set(batches[1]);
+    assert_eq!(save(&mut index, 10), [9], "the first batch may still save 3");
+    index.end_set(batches[0]);
+    let mut gone = [save(&mut index, 11), save(&mut index, 12)].concat();
+    gone.sort_unstable();
+    assert_eq!((gone, visible(&index)), (vec![1, 2], vec![10, 11, 12]));
+}
+
+#[test]
+fn a_set_that_shares_a_member_takes_the_place_of_the_earlier_one() {
+    let mut index = index(10);
+    let earlier = index.declare_set(&keys([1, 2])).unwrap().unwrap();
+    let later = index.declare_set(&keys([1, 3])).unwrap().unwrap();
+    assert_ne!(earlier, later);
+    [1, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    assert_eq!(visible(&index), [1, 3]);
+    assert!(index.set_of(&key(2)).is_none());
+}
+
+#[test]
 fn leftovers_that_appear_after_a_pass_are_evicted_first_too() {
     let mut index = index(8);
     [9, 1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));

@@ -325,7 +325,7 @@ impl Observe for S3Tier {
         let mut reasons = Vec::new();
         let missing = self.shared.client.is_bucket_missing();
         reasons.extend(missing.then(|| self.shared.missing_bucket()));
-        match (self.shared.catalog().is_listed(), self.shared.names.can_parse()) {
+        match (self.shared.catalog().is_listed, self.shared.names.can_parse()) {
             (true, _) => {}
             (false, true) => {
                 reasons.push("the bucket is still being listed: usage is not complete".to_owned())

@@ -153,6 +153,8 @@ fn what_lmcache_wrote_is_served_at_exactly_its_length_and_counted() {
         "shorter than the memory: not a hit"
     );
     assert_eq!(other.load(&key, LEN - 1), Loaded::Miss(MissReason::Length));
+    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 }, "it stays for its length");
+    assert_eq!(other.count("corrupt_objects"), 0);
     world.server.put_object(&name, bytes[1..].to_vec());
     assert_eq!(other.load(&key, LEN), Loaded::Miss(MissReason::Length));
 }

@@ -127,7 +127,7 @@ impl DataDir {
     fn pass(&self, seen: &mut SeenFiles, counted: &mut ByteCount) -> io::Result<()> {
         seen.begin_pass();
         drafts(&self.own().join("tmp"), &mut |bytes, meta| {
-            seen.name(Name { inode: meta.ino(), bytes }, || meta.nlink() > 1);
+            seen.name(Name { inode: meta.ino(), bytes }, || has_several_names(meta));
         })?;
         match self.foreign() {
             None => self.list(|listed| {
@@ -144,13 +144,13 @@ impl DataDir {
                 // Deleted meanwhile, or not a file.
                 } else if let Some(meta) = at().filter(|meta| meta.is_file() && meta.len() > 0) {
                     let bytes = foreign.layout.counted_bytes(meta.len());
-                    seen.name(Name { inode: meta.ino(), bytes }, || meta.nlink() > 1);
+                    seen.name(Name { inode: meta.ino(), bytes }, || has_several_names(&meta));
                 }
                 Ok(())
             })?,
         }
         each_file(&self.own().join("quarantine"), &mut |_, meta| {
-            seen.name(Name { inode: meta.ino(), bytes: meta.len() }, || meta.nlink() > 1);
+            seen.name(Name { inode: meta.ino(), bytes: meta.len() }, || has_several_names(meta));
         })
     }
 }
@@ -158,8 +158,12 @@ impl DataDir {
 impl DataDir {
     fn has_several_names(&self, listed: &Listed) -> bool {
         let path = chunk_file_name::path(self.root(), &listed.digest, listed.len);
-        fs::symlink_metadata(path).is_ok_and(|meta| meta.nlink() > 1)
+        fs::symlink_metadata(path).is_ok_and(|meta| has_several_names(&meta))
     }
+}
+
+fn has_several_names(meta: &Metadata) -> bool {
+    meta.nlink() > 1
 }
 
 /// The other processes that have the directory open.
@@ -237,7 +241,10 @@ mod tests {
         let path = |n: u8| chunk_file_name::path(dir.path(), &Digest([n; 32]), 5000);
         fs::write(path(1), vec![0; 12_288]).unwrap();
         assert_eq!(data_dir.count().unwrap().bytes, 12_288);
+        let several = || has_several_names(&fs::metadata(path(1)).unwrap());
+        assert!(!several());
         fs::hard_link(path(1), path(2)).unwrap();
+        assert!(several());
         assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
         assert_eq!(data_dir.count_once().unwrap(), 2 * 12_288);
         // Each pass finds both again.
@@ -257,6 +264,23 @@ mod tests {
         assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
         fs::rename(at, data_dir.own().join("quarantine/a file")).unwrap();
         assert_eq!(data_dir.count().unwrap().bytes, 2 * 12_288);
+    }
+
+    #[test]
+    fn a_file_that_the_first_pass_missed_is_counted_by_the_next_beside_peers() {
+        let count = |any, passes: [&[u64]; 3]| {
+            let mut passes = passes.into_iter();
+            let peers = || Ok(Peers { any, last_change: (0, 0) });
+            let bytes = count(peers, |seen| {
+                let files = passes.next().unwrap();
+                files.iter().for_each(|inode| seen.file(*inode, 10));
+                Ok(())
+            });
+            (bytes.unwrap(), passes.len())
+        };
+        assert_eq!(count(true, [&[], &[1], &[1]]), (10, 0));
+        assert_eq!(count(true, [&[], &[], &[1]]), (0, 1), "two passes agree");
+        assert_eq!(count(false, [&[], &[1], &[1]]), (0, 2), "alone, one is enough");
     }
 
     /// A process that is killed between making a file and writing the total for it leaves a claim that

@@ -89,3 +89,17 @@ fn a_file_is_taken_over_though_another_process_has_counted() {
     assert!(!shared.space.ledger.may_be_high());
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(BYTES));
 }
+
+#[test]
+fn a_full_device_is_written_to_again_only_if_something_was_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    let save = reservation(shared);
+    assert!(!save.evict_for_device(), "nothing to evict");
+    write(dir.path(), &key(1));
+    shared.follow_changes();
+    assert!(save.evict_for_device());
+    assert!(shared.index().get(key(1).digest()).is_none());
+    assert!(!save.evict_for_device());
+}

@@ -143,4 +143,12 @@ mod tests {
         assert_eq!(last.index() + 1, SEEN);
         assert_eq!(usize::from(RETAINED.index()) + 1, super::super::reuse_model::CLASSES);
     }
+
+    #[test]
+    fn expected_returns_have_a_class_for_each_octave_and_share_none_with_other_hints() {
+        let classes = [0, 511, 512, 1023, 1024, 1 << 35, 1 << 36, u64::MAX].map(hinted);
+        let octaves = classes.map(|class| class.index() - SEEN);
+        assert_eq!(octaves, [0, 0, 1, 1, 2, 27, 28, 28]);
+        assert!(hinted(u64::MAX).index() < TAIL.index());
+    }
 }

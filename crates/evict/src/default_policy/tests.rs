@@ -112,6 +112,17 @@ fn a_chunk_that_returns_at_once_is_recognised() {
 }
 
 #[test]
+fn the_first_touch_soon_after_a_save_completes_it_and_later_ones_are_hits() {
+    let mut policy = KvPolicy::new();
+    policy.insert(SlotInfo::new(0, 1));
+    let hits = [(); 3].map(|()| {
+        policy.touch_chain(&[0]);
+        policy.nodes[0].class().hits()
+    });
+    assert_eq!(hits, [0, 1, 2]);
+}
+
+#[test]
 fn chunks_whose_parents_are_a_ring_go_in_their_turn() {
     let mut policy = KvPolicy::new();
     policy.insert(SlotInfo::new(0, 1));

@@ -70,7 +70,7 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
     // After the drops: keys that change during them must be protected too.
     catalog.changed_keys.end();
     if listed {
-        catalog.listed = true;
+        catalog.is_listed = true;
         shared.node.listed_ms.store(listing.began_ms.cast_signed(), Ordering::Relaxed);
         add(&shared.counters.sweeps, 1);
     }
@@ -84,7 +84,7 @@ pub async fn sample(shared: &Shared) {
             shared.names.parse_digest(&entry.key);
         });
     }
-    shared.catalog().listed = true;
+    shared.catalog().is_listed = true;
 }
 
 /// Attempts at one page.

@@ -313,7 +313,7 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
     // Without a cap the size of the bucket is unknown.
     if shared.capacity_bytes.is_none()
-        || !catalog.is_listed()
+        || !catalog.is_listed
         || !is_listing_better(keys.len(), pages)
     {
         return false;

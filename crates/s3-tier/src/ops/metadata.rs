@@ -217,6 +217,7 @@ mod tests {
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = StreamVerifier::new(&key);
             assert!(proof.begin(&head));
+            assert_eq!(proof.total, Some(300_001));
             bytes.chunks(piece).for_each(|piece| proof.received(piece, piece.len()));
             proof.is_verified()
         };

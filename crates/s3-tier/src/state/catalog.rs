@@ -54,7 +54,7 @@ pub struct Catalog {
     /// Keys that changed during a listing, whose pages may be older.
     pub changed_keys: ChangedKeys,
     /// Whether the whole bucket was listed once.
-    pub listed: bool,
+    pub is_listed: bool,
     fresh_hit_max: Duration,
     fresh_miss_max: Duration,
 }
@@ -122,7 +122,7 @@ impl Catalog {
             names: HashMap::new(),
             tenants: TenantTable::default(),
             changed_keys: ChangedKeys::default(),
-            listed: false,
+            is_listed: false,
             fresh_hit_max,
             fresh_miss_max,
         }
@@ -392,11 +392,6 @@ impl Catalog {
     /// The key changed: a running listing may show its older state.
     pub fn note_changed(&mut self, digest: Digest) {
         self.changed_keys.note(digest);
-    }
-
-    /// Whether the whole bucket was listed once.
-    pub fn is_listed(&self) -> bool {
-        self.listed
     }
 
     /// How many names are remembered.

@@ -237,3 +237,32 @@ impl NodeState {
         client.local_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+    use kvtier_s3::{BucketAddress, Config, Credentials};
+
+    use super::*;
+
+    /// What becomes of reservations, one after the other, in a bucket of 1000 bytes with 900.
+    fn granted(evictor: Evictor, bytes: &[u64]) -> Vec<bool> {
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        let client = || Config::new(endpoint.clone(), Credentials::new("a", "b"));
+        let mut config = TierConfig::new(client());
+        config.sync.evictor = evictor;
+        let node = NodeState::new(&config, &Client::new(client()), "");
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        let _ = index.insert(Chunk::new(Digest([1; 32]), 900, 900));
+        let reserve = |bytes: &u64| node.reserve(&mut index, &ReserveRequest::new(*bytes), None);
+        bytes.iter().map(reserve).map(|answer| matches!(answer, Reserve::Granted(_))).collect()
+    }
+
+    #[test]
+    fn where_another_node_evicts_the_cap_is_passed_by_a_twentieth_or_one_chunk() {
+        assert_eq!(granted(Evictor::Never, &[60, 90, 91, 1]), [true, true, false, false]);
+        assert_eq!(granted(Evictor::Never, &[500, 1]), [true, false], "one chunk");
+        assert_eq!(granted(Evictor::Lease, &[60, 41, 40, 1]), [true, false, true, false]);
+    }
+}

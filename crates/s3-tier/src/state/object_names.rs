@@ -302,4 +302,18 @@ mod tests {
         assert_eq!(other.kind(), ErrorKind::Invalid);
         assert!(other.to_string().contains("org/m and org_m"), "{other}");
     }
+
+    #[test]
+    fn a_chunk_has_another_name_only_where_both_forms_occur() {
+        let [mine, older] = ["p/m@000000ff@0@0505", "p/m@000000ff@0505"];
+        let other = |layout, old, name| ObjectNames::new(layout, "p", None, old).other_name(name);
+        assert_eq!(other(Layout::LmcacheMp, true, mine).as_deref(), Some(older));
+        assert_eq!(other(Layout::LmcacheMp, true, older).as_deref(), Some(mine));
+        assert_eq!(other(Layout::LmcacheMp, false, mine), None);
+        assert_eq!(other(Layout::Lmcache, true, mine), None);
+        // A listing that shows an older name shows that both occur.
+        let names = ObjectNames::new(Layout::LmcacheMp, "p", None, false);
+        assert!(names.parse_id(older).is_some());
+        assert_eq!(names.other_name(mine).as_deref(), Some(older));
+    }
 }

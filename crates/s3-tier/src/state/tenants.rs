@@ -163,4 +163,16 @@ mod tests {
         );
         assert!(!format!("{tenants:?}").contains("alice"));
     }
+
+    #[test]
+    fn names_are_remembered_before_the_key_up_to_a_limit() {
+        let mut tenants = TenantTable::default();
+        let name = |n: usize| format!("tenant {n}");
+        (0..=MET_MAX).for_each(|n| assert_eq!(tenants.id(&name(n)), TenantId::NONE));
+        tenants.set_key(TenantKey::new([1; 32]), &mut index());
+        let known = TenantNames::new(TenantKey::new([1; 32]));
+        let names = [0, MET_MAX - 1, MET_MAX].map(|n| (name(n), tenants.name(known.id(&name(n)))));
+        assert!(names[..2].iter().all(|(name, known)| name == known), "{names:?}");
+        assert_ne!(names[2].0, names[2].1, "one more than are remembered");
+    }
 }
