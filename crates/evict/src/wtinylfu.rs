@@ -213,4 +213,13 @@ mod tests {
         (0..1000).for_each(|n| sketch.count(1000 + n, 100));
         assert!(sketch.uses(7) < 9);
     }
+
+    #[test]
+    fn the_sketch_forgets_once_for_many_uses() {
+        let mut sketch = Sketch::new();
+        (0..641).for_each(|_| sketch.count(8, 64));
+        assert_eq!(sketch.uses(8), 7, "half of the most that a counter holds");
+        (0..9).for_each(|_| sketch.count(7, 64));
+        assert_eq!((sketch.uses(7), sketch.uses(8)), (9, 7));
+    }
 }

@@ -48,3 +48,16 @@ pub(crate) const AVERAGE: usize = 1;
 pub(crate) fn factor(weight: usize) -> f32 {
     [0.5, 1.0, 2.0, 4.0][weight]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cost_far_from_the_average_changes_the_weight() {
+        let mut weight = Weight::default();
+        let weights = [100, 80, 120, 50, 200, 100, 0].map(|cost| weight.of(cost, 100));
+        let (less, more) = (AVERAGE - 1, AVERAGE + 1);
+        assert_eq!(weights, [AVERAGE, AVERAGE, AVERAGE, less, more, AVERAGE, AVERAGE]);
+    }
+}

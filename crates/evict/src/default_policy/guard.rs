@@ -150,6 +150,11 @@ mod tests {
     }
 
     #[test]
+    fn before_the_first_use_the_classes_count_in_full() {
+        assert_eq!(Guard::new().class_weight(0), 1.0);
+    }
+
+    #[test]
     fn of_many_slots_a_sample_is_watched() {
         let mut guard = Guard::new();
         guard.grow(1 << 20, 1 << 20);

@@ -145,6 +145,14 @@ mod tests {
     }
 
     #[test]
+    fn a_request_has_its_pause_whatever_it_added() {
+        for added in [0, 4, 15, 16] {
+            let gaps = [0, 3, NEW].map(|gap| LastRequest::new(gap, added).gap());
+            assert_eq!(gaps, [0, 3, NEW], "{added} added");
+        }
+    }
+
+    #[test]
     fn expected_returns_have_a_class_for_each_octave_and_share_none_with_other_hints() {
         let classes = [0, 511, 512, 1023, 1024, 1 << 35, 1 << 36, u64::MAX].map(hinted);
         let octaves = classes.map(|class| class.index() - SEEN);

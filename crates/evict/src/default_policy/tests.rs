@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::reuse_class::gap_of;
 use super::reuse_model::{Evidence, Watched};
 use super::*;
 
@@ -120,6 +121,22 @@ fn the_first_touch_soon_after_a_save_completes_it_and_later_ones_are_hits() {
         policy.nodes[0].class().hits()
     });
     assert_eq!(hits, [0, 1, 2]);
+}
+
+#[test]
+fn chunks_saved_one_after_the_other_share_the_pause_before_the_first() {
+    let mut policy = KvPolicy::new();
+    policy.insert(SlotInfo::new(0, 1));
+    // Uses of another chunk make the pause.
+    policy.insert(SlotInfo::new(1, 1));
+    (0..9).for_each(|_| policy.touch_chain(&[1]));
+    for slot in 2..5 {
+        let parent = if slot == 2 { 0 } else { slot - 1 };
+        policy.insert(SlotInfo::new(slot, 1).with_chain(Some(parent), slot - 1));
+    }
+    let gaps = [2, 3, 4].map(|slot| policy.nodes[slot].class().last_request().gap());
+    assert_eq!(gaps, [gap_of(11, 2); 3]);
+    assert_ne!(gap_of(11, 2), gap_of(1, 3), "the pause since the chunk before");
 }
 
 #[test]
