@@ -70,3 +70,20 @@ impl Index {
         (row.state == SlotState::Present).then(|| self.slab.chunk(slot))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_key::Digest;
+
+    use crate::{Chunk, Index, IndexConfig};
+
+    #[test]
+    fn a_slot_that_was_never_used_has_no_chunk() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        assert_eq!(index.chunks_at(&[0, 1]).count(), 0, "it has no rows yet");
+        let chunk = Chunk::new(Digest::derive("test", &[]), 1, 1);
+        let _ = index.insert(chunk);
+        assert_eq!(index.chunks_at(&[1, 0, u32::MAX]).collect::<Vec<_>>(), [chunk]);
+    }
+}

@@ -118,6 +118,17 @@ mod tests {
     use crate::{Chunk, IndexConfig};
 
     #[test]
+    fn the_memory_of_all_keys_is_read_and_not_of_the_first_ones_only() {
+        let index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        for n in [0, 1, BATCH, BATCH + 1, 3 * BATCH] {
+            let digests = vec![Digest([1; 32]); n];
+            let mut read = 0;
+            index.prefetch(digests.iter().inspect(|_| read += 1));
+            assert_eq!(read, n);
+        }
+    }
+
+    #[test]
     fn a_batch_does_not_find_a_forgotten_chunk_whose_slot_is_held() {
         let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
         let [first, second] = [1, 2].map(|n| Digest::derive("test", &[n]));
