@@ -3,6 +3,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::file_contents::BYTES;
+#[cfg(feature = "simulate")]
+use super::validity::LedgerValidity;
 use super::*;
 
 use Claimed::{Damaged, Full, Granted, Unavailable};
@@ -337,4 +339,17 @@ fn a_change_waits_until_the_fold_whether_bytes_came_or_went() {
         a.fold().unwrap();
     }
     assert!(!a.has_pending());
+}
+
+#[cfg(feature = "simulate")]
+#[test]
+fn missing_chunks_are_counted_up_to_their_limit() {
+    let validity = LedgerValidity::new(None, true);
+    let key = |n: u32| kvtier_key::Digest::derive("test", &n.to_le_bytes());
+    let noted = (0..).take_while(|n| validity.note_lost(&key(*n), Instant::now())).count();
+    assert_eq!(validity.lost_chunks(), (noted, noted));
+    validity.explained(&key(0));
+    assert_eq!(validity.lost_chunks(), (noted - 1, noted));
+    validity.clear();
+    assert_eq!(validity.lost_chunks(), (0, noted));
 }

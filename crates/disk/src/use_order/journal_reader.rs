@@ -297,6 +297,40 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_is_not_unread_even_where_its_end_is_torn() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = own.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        let mut bytes = Vec::new();
+        format::encode_after(0, 1, &[Record::Touch(Digest([1; 32]))], &mut bytes);
+        let len = bytes.len();
+        fs::write(journal.join("a.1.0.0.1"), &bytes).unwrap();
+        bytes.extend_from_within(..len - 1);
+        fs::write(journal.join("c.1.0.0.1"), &bytes).unwrap();
+        let mut reader = Reader::new(own.path(), 0);
+        let unread = |reader: &Reader| reader.unread_bytes("b.1.0.0").unwrap();
+        assert_eq!(unread(&reader), (3 * len - 1) as u64);
+        assert_eq!(reader.read(None).unwrap().len(), 2);
+        assert_eq!(unread(&reader), 0);
+        bytes.extend_from_slice(&[0; 5]);
+        fs::write(journal.join("c.1.0.0.1"), &bytes).unwrap();
+        assert_eq!(unread(&reader), 5);
+    }
+
+    #[test]
+    fn the_earlier_journals_of_one_who_lives_are_deleted() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = own.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        for name in ["a.1.0.0.1", "b.1.0.0.1", "b.1.0.0.2", "b.1.0.0.10", "b.1.0.0.11"] {
+            fs::write(journal.join(name), "").unwrap();
+        }
+        let living = ["a.1.0.0", "b.1.0.0"].map(str::to_owned).into();
+        Reader::new(own.path(), 0).forget(&living, "b.1.0.0", 10).unwrap();
+        assert_eq!(names(&journal).unwrap(), ["a.1.0.0.1", "b.1.0.0.10", "b.1.0.0.11"]);
+    }
+
+    #[test]
     fn a_journal_read_late_does_not_undo_newer_uses() {
         let own = tempfile::tempdir().unwrap();
         let journal = own.path().join("journal");
