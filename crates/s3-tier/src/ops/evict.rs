@@ -364,3 +364,57 @@ pub fn not_deleted(error: Option<Error>) -> Error {
         Error::new(ErrorKind::Denied, "the store does not delete the objects").with_op("remove")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_core::{Caps, Gate, GateLimits, Listener};
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::{Chunk, Index, IndexConfig};
+    use kvtier_key::Digest;
+    use kvtier_mem::{Arena, ArenaConfig};
+    use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+
+    use super::*;
+    use crate::TierConfig;
+    use crate::state::shared::SharedParts;
+
+    /// A tier without a cap, whose bucket is never asked.
+    fn shared() -> Shared {
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        let client = || Config::new(endpoint.clone(), Credentials::new("a", "b"));
+        let parts = SharedParts {
+            caps: Caps::new("test", 1, 1),
+            index: Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap(),
+            gate: Gate::new(GateLimits::new(1, 1)),
+            bounce: Arena::new(ArenaConfig::heap(1)).unwrap(),
+        };
+        Shared::new(&TierConfig::new(client()), Client::new(client()), parts)
+    }
+
+    #[derive(Debug, Default)]
+    struct Log(Mutex<Vec<Event>>);
+
+    impl Listener for Log {
+        fn on_events(&self, events: &[Event]) {
+            self.0.lock().unwrap().extend_from_slice(events);
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_cap_the_oldest_of_too_many_keys_are_forgotten() {
+        let (shared, log) = (shared(), Arc::new(Log::default()));
+        shared.listeners.add(log.clone());
+        let key = |n: u8| Digest([n; 32]);
+        for n in 0..10 {
+            let _ = shared.catalog().index.insert(Chunk::new(key(n), 100 + u64::from(n), 200));
+        }
+        shared.catalog().index.mark_suspect(&key(1));
+        forget_beyond(&shared, 10);
+        assert_eq!(shared.catalog().index.usage().entries, 10);
+        forget_beyond(&shared, 7);
+        let known = (0..10).filter(|n| shared.catalog().index.is_known(&key(*n)));
+        assert_eq!(known.collect::<Vec<_>>(), [3, 4, 5, 6, 7, 8, 9]);
+        let gone = [0, 2].map(|n| Event::Gone { key: key(n), len: 100 + u64::from(n) });
+        assert_eq!(*log.0.lock().unwrap(), gone, "a suspect was reported when it was marked");
+    }
+}

@@ -245,18 +245,38 @@ mod tests {
     use kvtier_s3::{BucketAddress, Config, Credentials};
 
     use super::*;
+    use crate::state::node_budget::Exchange;
 
-    /// What becomes of reservations, one after the other, in a bucket of 1000 bytes with 900.
-    fn granted(evictor: Evictor, bytes: &[u64]) -> Vec<bool> {
+    fn node(evictor: Evictor) -> NodeState {
         let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
         let client = || Config::new(endpoint.clone(), Credentials::new("a", "b"));
         let mut config = TierConfig::new(client());
         config.sync.evictor = evictor;
-        let node = NodeState::new(&config, &Client::new(client()), "");
+        NodeState::new(&config, &Client::new(client()), "")
+    }
+
+    /// What becomes of reservations, one after the other, in a bucket of 1000 bytes with 900.
+    fn granted(evictor: Evictor, bytes: &[u64]) -> Vec<bool> {
+        let node = node(evictor);
         let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
         let _ = index.insert(Chunk::new(Digest([1; 32]), 900, 900));
         let reserve = |bytes: &u64| node.reserve(&mut index, &ReserveRequest::new(*bytes), None);
         bytes.iter().map(reserve).map(|answer| matches!(answer, Reserve::Granted(_))).collect()
+    }
+
+    #[test]
+    fn an_exchange_is_requested_where_others_are_or_may_be() {
+        let node = node(Evictor::Lease);
+        let is_requested = || {
+            node.request_exchange();
+            std::pin::pin!(node.round_requested.notified()).enable()
+        };
+        assert!(is_requested(), "there was none yet");
+        let alone = Exchange { nodes: 1, free: 100, ..Exchange::default() };
+        node.budget.exchanged(alone);
+        assert!(!is_requested(), "it is alone");
+        node.budget.exchanged(Exchange { nodes: 2, ..alone });
+        assert!(is_requested(), "another waits for what it did");
     }
 
     #[test]
