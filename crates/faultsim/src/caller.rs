@@ -214,17 +214,14 @@ impl<'a> Caller<'a> {
         found.hold.into_iter().for_each(|hold| tier.release(hold));
     }
 
-    /// Which of these chunks a lookup finds.
-    pub async fn found(&self, numbers: &[u64]) -> Vec<u64> {
-        let Some(tier) = &self.tier else { return Vec::new() };
+    /// Which of these chunks a lookup does not miss.
+    pub async fn found(&self, numbers: &[u64]) -> Result<Vec<u64>, Error> {
+        let Some(tier) = &self.tier else { return Ok(Vec::new()) };
         let keys: Vec<_> = numbers.iter().map(|n| self.common.model().key(*n)).collect();
-        match tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::None).await {
-            Ok(found) => {
-                let hits = numbers.iter().zip(&found.found).filter(|(_, found)| found.is_hit());
-                hits.map(|(n, _)| *n).collect()
-            }
-            Err(_) => Vec::new(),
-        }
+        let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::None).await?;
+        let is_gone = |presence: &Presence| matches!(presence, Presence::Miss);
+        let others = numbers.iter().zip(&found.found).filter(|(_, presence)| !is_gone(presence));
+        Ok(others.map(|(n, _)| *n).collect())
     }
 
     /// What a lookup found has its length, is held, and was not removed before it by this process.
@@ -259,7 +256,9 @@ impl<'a> Caller<'a> {
                 }
                 watched = Some(state.watched.watch(object, &self.name, now, until));
             }
-            held.push(HeldChunk { n: *n, place, watched });
+            let file = self.common.model().file(*n);
+            let is_torn = world.lock().torn.contains(&file);
+            held.push(HeldChunk { n: *n, place, watched, is_torn });
         }
         held
     }
@@ -284,7 +283,7 @@ impl<'a> Caller<'a> {
             let Some(Ok(Loaded::Miss(reason))) = loaded.get(at) else { continue };
             let is_excused = {
                 let state = world.lock();
-                state.failed_until.excuses(chunk.place, since, state.torn.contains(&chunk.n))
+                state.failed_until.excuses(chunk.place, since, chunk.is_torn)
             };
             if is_held && is_there && !is_excused {
                 let HeldChunk { n, place, .. } = chunk;

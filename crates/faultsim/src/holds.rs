@@ -38,6 +38,8 @@ pub struct HeldChunk {
     pub place: HeldIn,
     /// The number of the object that is watched for it. `None` where there is none.
     pub watched: Option<u64>,
+    /// A crash changed its file.
+    pub is_torn: bool,
 }
 
 /// The objects of held chunks.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -46,8 +47,8 @@ pub struct State {
     pub watched: WatchedObjects,
     pub failed_until: FailedUntil,
     pub stripped_answers: StrippedAnswers,
-    /// The chunks whose files a crash changed.
-    pub torn: BTreeSet<u64>,
+    /// Files of chunks that a crash changed, until another one gets the name.
+    pub torn: BTreeSet<PathBuf>,
     /// When the last answer comes that a fault delays, of journals and by node.
     late_journals: BTreeMap<String, Duration>,
     pub findings: Vec<Finding>,
@@ -122,6 +123,11 @@ impl World {
     /// The same, in milliseconds since 1970.
     pub fn wall_ms(&self) -> u64 {
         self.store_ms().saturating_add_signed(self.wall_ahead_ms.load(Ordering::Relaxed))
+    }
+
+    /// By how much the time of day is wrong.
+    pub fn wall_ahead_ms(&self) -> i64 {
+        self.wall_ahead_ms.load(Ordering::Relaxed)
     }
 
     /// Sets by how much the time of day is wrong.

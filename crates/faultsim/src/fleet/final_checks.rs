@@ -221,9 +221,15 @@ async fn nodes_agree_what_is_gone(fleet: &Fleet) {
     let nodes = fleet.nodes().clone();
     for node in nodes {
         let caller = fleet.caller(node, DEADLINE);
-        for n in caller.found(&gone).await {
-            let what = format!("{} finds {n}, which is not in the bucket", caller.name);
-            fleet.world.finding("removed", what);
+        let found = caller.found(&gone).await;
+        let name = &caller.name;
+        fleet.world.event(format_args!("{name} looks for {} gone chunks: {found:?}", gone.len()));
+        match found {
+            Ok(found) => found.into_iter().for_each(|n| {
+                let what = format!("{name} finds {n}, which is not in the bucket");
+                fleet.world.finding("removed", what);
+            }),
+            Err(e) => fleet.world.finding("service", format!("{name} looks nothing up: {e}")),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the fleet must serve: the bytes of each key, and which keys are removed for certain.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +99,12 @@ impl Model {
         }
         let hex = key.digest().to_hex();
         format!("{PREFIX}/{}/{hex}", &hex[..2])
+    }
+
+    /// The chunk's file, below the root of a directory.
+    pub fn file(&self, n: u64) -> PathBuf {
+        let hex = self.key(n).digest().to_hex();
+        format!("{}/{hex}-{:x}", &hex[..2], len(n)).into()
     }
 
     pub fn save_begins(&mut self, n: u64) {

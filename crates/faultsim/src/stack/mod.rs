@@ -13,6 +13,7 @@ mod schedule;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +32,7 @@ use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::device::Device;
 use crate::directory::medium::{Faults, Journal, Medium};
-use crate::fleet::model::{self, Model};
+use crate::fleet::model::Model;
 use crate::host::Host;
 use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::network;
@@ -155,6 +156,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         has_crashed: false,
         running: None,
     };
+    world.set_wall(world.below(4000).cast_signed() - 2000);
     machine.start().await;
     let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(call(Arc::clone(&shared)))).collect();
     let watches = [
@@ -281,21 +283,18 @@ impl Machine {
         }
         self.shared.common.model().forget_removed();
         let after = self.chunk_files();
-        let torn = after.into_iter().filter(|(n, bytes)| before.get(n) != Some(bytes));
-        world.lock().torn.extend(torn.map(|(n, _)| n));
+        let torn = after.into_iter().filter(|(file, bytes)| before.get(file) != Some(bytes));
+        world.lock().torn.extend(torn.map(|(file, _)| file));
         self.has_crashed = true;
         self.bytes_max = self.shared.medium.chunk_bytes().max(DIR_BYTES);
     }
 
-    /// What the files of chunks have, by the numbers of the chunks.
-    fn chunk_files(&self) -> BTreeMap<u64, Vec<u8>> {
+    /// What the files of chunks have.
+    fn chunk_files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let model = self.shared.common.model();
-        let at = |n: u64| {
-            let hex = model.key(n).digest().to_hex();
-            let name = format!("{}/{hex}-{:x}", &hex[..2], model::len(n));
-            self.shared.medium.root().join(name)
-        };
-        (0..KEYS).filter_map(|n| Some((n, fs::read(at(n)).ok()?))).collect()
+        let root = self.shared.medium.root();
+        let read = |file: PathBuf| fs::read(root.join(&file)).ok().map(|bytes| (file, bytes));
+        (0..KEYS).filter_map(|n| read(model.file(n))).collect()
     }
 }
 

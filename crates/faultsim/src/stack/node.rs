@@ -178,6 +178,5 @@ async fn wait_until_gone(world: &World, name: &str, left: &Weak<Disk<Device>>) {
 
 /// A new machine name for each process.
 pub fn host(world: &Arc<World>, number: u64) -> Arc<Host> {
-    let ahead_ms = world.below(4000).cast_signed() - 2000;
-    Host::new(world, format!("p{number}"), ahead_ms)
+    Host::new(world, format!("p{number}"), world.wall_ahead_ms())
 }

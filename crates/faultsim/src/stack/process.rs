@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::DIR_BYTES;
-use crate::directory::medium::Medium;
+use crate::directory::medium::{Medium, Paths};
 use crate::directory::record::{Record, kind};
 use crate::host::Host;
 use crate::world::World;
@@ -173,7 +173,10 @@ impl Process for OnRuntime {
     }
 
     fn after(&self, call: Call<'_>) {
-        let _ = self.record().made(call);
+        let paths = self.record().made(call);
+        if let (Call::Rename(..) | Call::Link(..), Paths::Two(_, Some(to))) = (call, &paths) {
+            self.0.world().lock().torn.remove(to);
+        }
     }
 
     fn failed(&self, call: Call<'_>, error: nix::Error) {

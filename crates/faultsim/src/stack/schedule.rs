@@ -19,7 +19,7 @@ pub enum What {
     Conditions(Conditions),
     /// The process that runs does not reach the store.
     Partitioned,
-    /// The wall clock of the process that runs moves, as the bucket's tier sees it.
+    /// The machine's wall clock jumps.
     Clock { ahead_ms: i64 },
     /// Calls fail or are slow. No two of these overlap.
     Medium(Faults),
