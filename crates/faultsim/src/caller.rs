@@ -214,16 +214,6 @@ impl<'a> Caller<'a> {
         found.hold.into_iter().for_each(|hold| tier.release(hold));
     }
 
-    /// Which of these chunks a lookup does not miss.
-    pub async fn found(&self, numbers: &[u64]) -> Result<Vec<u64>, Error> {
-        let Some(tier) = &self.tier else { return Ok(Vec::new()) };
-        let keys: Vec<_> = numbers.iter().map(|n| self.common.model().key(*n)).collect();
-        let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::None).await?;
-        let is_gone = |presence: &Presence| matches!(presence, Presence::Miss);
-        let others = numbers.iter().zip(&found.found).filter(|(_, presence)| !is_gone(presence));
-        Ok(others.map(|(n, _)| *n).collect())
-    }
-
     /// What a lookup found has its length, is held, and was not removed before it by this process.
     fn look_at_found(&self, numbers: &[u64], found: &LookedUp, removed: Vec<Option<u64>>) {
         for ((n, presence), removed) in numbers.iter().zip(&found.found).zip(removed) {

@@ -121,7 +121,6 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
         world.finding("status", format!("{evictors} nodes say that they evict"));
     }
     journals_are_bounded(world, fleet.setting.evicts());
-    nodes_agree_what_is_gone(fleet).await;
     everything_is_served(fleet).await;
     if fleet.setting.evicts() {
         eviction_goes_on(fleet).await;
@@ -212,25 +211,6 @@ async fn quota_is_kept(fleet: &Fleet) {
         let what =
             format!("tenant {SMALL_TENANT} has {bytes} bytes in the bucket, its quota is {max}");
         fleet.world.finding("quota", what);
-    }
-}
-
-/// No node finds a chunk that the bucket lacks.
-async fn nodes_agree_what_is_gone(fleet: &Fleet) {
-    let gone: Vec<u64> = (0..KEYS).filter(|n| !fleet.common.is_in_bucket(*n)).collect();
-    let nodes = fleet.nodes().clone();
-    for node in nodes {
-        let caller = fleet.caller(node, DEADLINE);
-        let found = caller.found(&gone).await;
-        let name = &caller.name;
-        fleet.world.event(format_args!("{name} looks for {} gone chunks: {found:?}", gone.len()));
-        match found {
-            Ok(found) => found.into_iter().for_each(|n| {
-                let what = format!("{name} finds {n}, which is not in the bucket");
-                fleet.world.finding("removed", what);
-            }),
-            Err(e) => fleet.world.finding("service", format!("{name} looks nothing up: {e}")),
-        }
     }
 }
 
