@@ -33,9 +33,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     if with_defects {
         let copy = copy_of_commit()?;
         let without_defect = build_without_defect(&copy)?;
-        return defects()?
-            .iter()
-            .try_for_each(|defect| find(defect, &copy, &without_defect, seeds));
+        return find_all(&defects()?, |defect| find(defect, &copy, &without_defect, seeds));
     }
     let scopes = match &scope {
         None => SCOPES.to_vec(),
@@ -173,6 +171,21 @@ fn build_without_defect(copy: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
+/// Tries to find each, and names all that are not found: one that hides does not hide those after it.
+fn find_all(defects: &[PathBuf], find: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let mut failed = Vec::new();
+    for defect in defects {
+        if let Err(error) = find(defect) {
+            println!("{error:#}");
+            failed.push(format!("{error:#}"));
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("{} of {} defects: {}", failed.len(), defects.len(), failed.join("; ")),
+    }
+}
+
 /// Puts a defect into the copy, runs seeds until one finds it, and takes it out again: only what depends on
 /// it is built again.
 fn find(defect: &Path, copy: &Path, without_defect: &Path, seeds: u64) -> Result<()> {
@@ -226,6 +239,20 @@ mod tests {
     fn the_seed_that_found_a_defect_is_read() {
         assert_eq!(found_by("found by seed 278 of directory, with 4 faults"), Some(278));
         assert_eq!(found_by("seed 278 of directory: 5 events"), None);
+    }
+
+    #[test]
+    fn a_defect_that_is_not_found_stops_no_other() {
+        let defects = ["a", "b", "c"].map(PathBuf::from);
+        let tried = Mutex::new(Vec::new());
+        let find = |defect: &Path| {
+            tried.lock().unwrap().push(defect.to_owned());
+            if defect == Path::new("b") { bail!("b hides") } else { Ok(()) }
+        };
+        let error = find_all(&defects, find).unwrap_err().to_string();
+        assert_eq!(error, "1 of 3 defects: b hides");
+        assert_eq!(*tried.lock().unwrap(), defects);
+        assert!(find_all(&defects[..1], |_| Ok(())).is_ok());
     }
 
     #[test]
