@@ -236,3 +236,21 @@ impl Policy for ArcPolicy {
         self.slots.memory_bytes() + self.gone_once.memory_bytes() + self.gone_often.memory_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_slots_and_of_both_lists_of_ghosts() {
+        let mut policy = ArcPolicy::new();
+        for slot in 0..3 {
+            policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1));
+        }
+        policy.touch(1);
+        [0, 1].into_iter().for_each(|slot| policy.evict(slot, u64::from(slot) + 1));
+        let parts = [&policy.gone_once, &policy.gone_often].map(Ghosts::memory_bytes);
+        assert!(parts.iter().all(|bytes| *bytes > 8192), "{parts:?}");
+        assert_eq!(policy.memory_bytes(), policy.slots.memory_bytes() + parts[0] + parts[1]);
+    }
+}

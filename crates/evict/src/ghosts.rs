@@ -169,4 +169,11 @@ mod tests {
         (1..=(1 << 17) + 1).for_each(|tag| ghosts.push(tag));
         assert!(ghosts.memory_bytes() <= 20 * ((1 << 17) + 8192), "{}", ghosts.memory_bytes());
     }
+
+    #[test]
+    fn memory_is_that_of_the_entries_and_of_a_bucket_for_each_two() {
+        let mut ghosts = Ghosts::new();
+        (1..=5).for_each(|tag| ghosts.push(tag));
+        assert_eq!(ghosts.memory_bytes(), ghosts.ghosts.memory_bytes() + 4 * 4);
+    }
 }

@@ -211,3 +211,33 @@ impl Policy for IsolatedLru {
             + self.tenants.len() * 2 * size_of::<(u32, TenantQueue, u64, u32)>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_tenants(slots: &[(u32, u64)]) -> IsolatedLru {
+        let mut policy = IsolatedLru::new();
+        for (slot, (tenant, bytes)) in (0..).zip(slots) {
+            policy.insert(SlotInfo::new(slot, *bytes).with_tenant(*tenant));
+        }
+        policy
+    }
+
+    #[test]
+    fn a_tenant_has_the_bytes_of_its_slots_and_goes_with_the_last() {
+        let mut policy = with_tenants(&[(7, 6), (7, 2), (8, 1 << 40)]);
+        let by_bytes = |policy: &IsolatedLru| policy.by_bytes.iter().copied().collect::<Vec<_>>();
+        assert_eq!(by_bytes(&policy), [(8, 7), (1 << 40, 8)]);
+        policy.remove(1);
+        assert_eq!(by_bytes(&policy), [(6, 7), (1 << 40, 8)]);
+        policy.remove(2);
+        assert_eq!((by_bytes(&policy), policy.tenants.len()), (alloc::vec![(6, 7)], 1));
+    }
+
+    #[test]
+    fn memory_is_that_of_the_slots_and_of_each_tenant() {
+        let policy = with_tenants(&[(1, 1), (2, 1), (3, 1), (3, 1)]);
+        assert_eq!(policy.memory_bytes(), policy.slots.memory_bytes() + 3 * 2 * 40);
+    }
+}

@@ -132,3 +132,19 @@ impl Policy for Lfu {
         self.uses.memory_bytes() + self.lists.len() * 2 * size_of::<(u32, SlotList)>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_slots_and_of_a_list_for_each_count() {
+        let mut policy = Lfu::new();
+        // The counts are 1, 2 and 3.
+        for slot in 0..3 {
+            policy.insert(SlotInfo::new(slot, 1));
+            (0..slot).for_each(|_| policy.touch(slot));
+        }
+        assert_eq!(policy.memory_bytes(), policy.uses.memory_bytes() + 3 * 2 * 12);
+    }
+}

@@ -156,3 +156,16 @@ macro_rules! calls_of_segments {
     };
 }
 pub(crate) use calls_of_segments;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_the_members() {
+        let mut segments = Segments::<u32, 2>::new();
+        segments.insert(0, 1, 7);
+        assert!(segments.memory_bytes() >= 8192 * 16, "{}", segments.memory_bytes());
+        assert_eq!(segments.memory_bytes(), segments.members.memory_bytes());
+    }
+}

@@ -244,4 +244,14 @@ mod tests {
         let pointers = slots.memory_bytes() - 5 * SEGMENT * 12;
         assert!((5 * 8..=2 * 5 * 8).contains(&pointers), "{pointers} bytes of pointers");
     }
+
+    #[test]
+    fn all_slots_end_with_the_last_segment() {
+        let mut slots = Slots::<u32>::new();
+        let ends = [0, 1, SEGMENT as u32, 5 * SEGMENT as u32 - 1].map(|slot| {
+            slots.track(slot, 0);
+            slots.end() / SEGMENT
+        });
+        assert_eq!((ends, slots.end() % SEGMENT, slots.len()), ([1, 1, 2, 5], 0, 4));
+    }
 }

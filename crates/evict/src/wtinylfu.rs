@@ -219,7 +219,35 @@ mod tests {
         let mut sketch = Sketch::new();
         (0..641).for_each(|_| sketch.count(8, 64));
         assert_eq!(sketch.uses(8), 7, "half of the most that a counter holds");
+        assert_eq!(sketch.counted, 320, "the uses fade with the counters");
         (0..9).for_each(|_| sketch.count(7, 64));
         assert_eq!((sketch.uses(7), sketch.uses(8)), (9, 7));
+    }
+
+    #[test]
+    fn memory_is_that_of_the_segments_and_of_the_sketch() {
+        let mut policy = WTinyLfu::new();
+        policy.insert(SlotInfo::new(0, 1));
+        assert_eq!(policy.memory_bytes(), policy.parts.memory_bytes() + 64 * 8);
+    }
+
+    #[test]
+    fn each_row_has_four_counters_of_a_word() {
+        let sketch = Sketch::new();
+        for row in 0..4 {
+            let mut shifts: Vec<u32> = (0..100).map(|print| sketch.at(print, row).1).collect();
+            shifts.sort_unstable();
+            shifts.dedup();
+            assert_eq!(shifts, [0, 4, 8, 12].map(|shift| 16 * row + shift));
+        }
+    }
+
+    #[test]
+    fn the_sketch_grows_with_more_than_two_residents_a_word() {
+        let mut sketch = Sketch::new();
+        sketch.count(7, 128);
+        assert_eq!((sketch.words.len(), sketch.uses(7)), (64, 1));
+        sketch.count(7, 129);
+        assert_eq!((sketch.words.len(), sketch.uses(7)), (128, 1), "starts empty");
     }
 }
