@@ -272,3 +272,26 @@ pub trait Policy: Debug + Send {
     /// The heap memory in use, in bytes.
     fn memory_bytes(&self) -> usize;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lru;
+
+    #[test]
+    fn a_hint_has_what_it_was_built_of() {
+        let hint = EvictionHint::new().with_expected_return_ms(5).with_priority(-3);
+        let hint = hint.with_retention_ms(7).with_session_ended();
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(hint, EvictionHint::from_durations(true, -3, ms(5), ms(7)));
+        let hint = EvictionHint::new().with_session_ended().with_expected_return_ms(5);
+        assert_eq!(hint, EvictionHint::from_durations(true, 0, ms(5), None));
+    }
+
+    #[test]
+    fn the_victim_for_a_new_chunk_is_the_next_one_whatever_its_parent() {
+        let mut policy = Lru::new();
+        [2, 3].into_iter().for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+        assert_eq!([None, Some(2), Some(3)].map(|parent| policy.victim_for(parent)), [Some(2); 3]);
+    }
+}

@@ -350,4 +350,11 @@ mod tests {
         (0..1 << 16).for_each(|slot| tenants.insert(entry(slot, slot % 3)));
         assert!(tenants.memory_bytes() - tenants.policy.memory_bytes() <= (12 << 16) + 2048);
     }
+
+    #[test]
+    fn the_policy_within_decides_on_orphans() {
+        let accepts = [PolicyKind::Lru, PolicyKind::Default]
+            .map(|kind| PerTenant::around(kind.build(), |_| 0, |_| false).accepts_orphans());
+        assert_eq!(accepts, [true, false]);
+    }
 }
