@@ -499,4 +499,70 @@ mod tests {
             "without hints only age decides"
         );
     }
+
+    /// A curve that is 0 but at these ages.
+    fn curve(at: &[(usize, f32)]) -> Curve {
+        let mut curve = [0.0; AGES];
+        at.iter().for_each(|(age, value)| curve[*age] = *value);
+        curve
+    }
+
+    fn near(found: f32, expected: f32) -> bool {
+        (found - expected).abs() <= 1e-4 * expected.abs()
+    }
+
+    #[test]
+    fn those_observed_for_a_part_of_a_half_octave_count_half() {
+        let seen = Seen {
+            returned: curve(&[(2, 3.0), (4, 1.0)]),
+            lost: curve(&[(4, 2.0)]),
+            watched: curve(&[(4, 4.0)]),
+        };
+        assert_eq!(seen.at_risk()[..6], [10.0, 10.0, 10.0, 7.0, 4.0, 0.0]);
+        let prior = |level| Prior { curve: &[0.5; AGES], trust: PriorWeight { curve: 2.0, level } };
+        let chances = seen.chances(prior(f32::INFINITY));
+        assert_eq!(chances[..6], [1.0 / 12.0, 1.0 / 12.0, 4.0 / 12.0, 1.0 / 9.0, 2.0 / 6.0, 0.5]);
+        // Of 20.5 expected returns there were 4.
+        let scaled = 0.5 * 14.0 / 30.5;
+        let chances = seen.chances(prior(10.0));
+        assert!(near(chances[2], (3.0 + 2.0 * scaled) / 12.0), "{}", chances[2]);
+        assert!(near(chances[5], scaled), "{}", chances[5]);
+    }
+
+    #[test]
+    fn a_hit_density_is_that_of_the_best_moment_to_evict() {
+        let densities = hit_densities(&curve(&[(0, 0.5), (1, 0.25), (3, 0.5)]));
+        let expected = [0.5 / 0.375, 0.25 / 0.4375, 0.5 / 1.75, 0.5 / 0.75, 0.0];
+        for (found, expected) in densities.into_iter().zip(expected) {
+            assert!(near(found, expected), "{densities:?}");
+        }
+    }
+
+    #[test]
+    fn a_hit_density_is_interpolated_within_a_half_octave() {
+        // The half octave from 7 to 11.
+        let densities = [7, 8, 10, 11].map(|age| ReuseModel::new().hit_density(1, age) * 192.0);
+        for (found, expected) in densities.into_iter().zip([16.0, 15.0, 13.0, 12.0]) {
+            assert!(near(found, expected), "{densities:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_events_are_dropped_when_there_are_more_than_the_most() {
+        let mut returns = ReuseModel::new();
+        (0..60).for_each(|_| returns.returned(1, 0, 1.0));
+        (0..20).for_each(|_| returns.lost(2, 0, 2.0));
+        let events =
+            |returns: &ReuseModel| (returns.events, returns.returned[1][0], returns.lost[2][0]);
+        returns.learn(&Watched::new(), &Evidence { events_max: 100.0, ..EVIDENCE });
+        assert_eq!(events(&returns), (100.0, 60.0, 40.0));
+        returns.learn(&Watched::new(), &Evidence { events_max: 99.0, ..EVIDENCE });
+        assert_eq!(events(&returns), (50.0, 30.0, 20.0));
+    }
+
+    #[test]
+    fn the_most_events_are_64_for_each_chunk_of_a_large_cache() {
+        assert_eq!([0, 65_536, 100_000].map(events_max), [4_194_304.0, 4_194_304.0, 6_400_000.0]);
+        assert_eq!(ReuseModel::new().memory_bytes(), 3 * 192 * 60 * 4);
+    }
 }
