@@ -60,4 +60,19 @@ mod tests {
         let (less, more) = (AVERAGE - 1, AVERAGE + 1);
         assert_eq!(weights, [AVERAGE, AVERAGE, AVERAGE, less, more, AVERAGE, AVERAGE]);
     }
+
+    #[test]
+    fn the_average_follows_the_costs() {
+        let mut weight = Weight::default();
+        weight.of(100, 100);
+        let twice = [(); 2000].map(|()| weight.of(200, 100));
+        assert_eq!((twice[0], twice[1999]), (AVERAGE + 1, AVERAGE));
+        assert_eq!(weight.of(100, 100), AVERAGE - 1);
+    }
+
+    #[test]
+    fn each_priority_has_a_weight() {
+        let factors = [-128, -1, 0, 1, 2, 127].map(|priority| factor(of_priority(priority)));
+        assert_eq!(factors, [0.5, 0.5, 1.0, 2.0, 4.0, 4.0]);
+    }
 }

@@ -130,6 +130,8 @@ impl Guard {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -137,7 +139,7 @@ mod tests {
         let mut guard = Guard::new();
         guard.count_uses(1_000_000);
         assert_eq!(guard.class_weight(10), 1.0);
-        let mut weights = alloc::vec::Vec::new();
+        let mut weights = Vec::new();
         for _ in 0..30 {
             guard.missed(0, 100, 100.0);
             weights.push(guard.class_weight(10));
@@ -160,5 +162,46 @@ mod tests {
         guard.grow(1 << 20, 1 << 20);
         let watched = (0..1 << 20).filter(|slot| guard.watches(*slot)).count();
         assert!((7_500..9_000).contains(&watched), "{watched}");
+    }
+
+    #[test]
+    fn only_what_one_of_both_would_have_kept_counts() {
+        let mut guard = Guard::new();
+        guard.set_capacity(10);
+        (1..=100).for_each(|now| guard.saved(now));
+        guard.begin_request();
+        let mut lead = Vec::new();
+        guard.missed(5, 101, 3.0);
+        lead.push(guard.ahead);
+        guard.missed(97, 101, 3.0);
+        lead.push(guard.ahead);
+        guard.used(96, 101, true);
+        lead.push(guard.ahead);
+        guard.used(5, 101, false);
+        lead.push(guard.ahead);
+        guard.used(6, 101, true);
+        lead.push(guard.ahead);
+        assert_eq!(lead, [0.0, 3.0, 3.0, 3.0, 2.0]);
+    }
+
+    #[test]
+    fn the_weight_falls_in_two_straight_lines() {
+        let weights = [0.0, 500.0, 1000.0, 1500.0, 2000.0, 2500.0, 9000.0].map(|ahead| {
+            // The uses that are assumed are as many as those that were.
+            let mut guard = Guard { ahead, uses: 499_999.0, ..Guard::new() };
+            (guard.class_weight(31_250) * 1000.0).round()
+        });
+        assert_eq!(weights, [1000.0, 1000.0, 575.0, 150.0, 75.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn uses_fade_once_there_are_more_than_are_compared() {
+        let most = 64.0 * 65536.0;
+        let mut guard = Guard { ahead: 8.0, uses: most, ..Guard::new() };
+        guard.class_weight(10);
+        assert_eq!((guard.uses, guard.ahead), (most, 8.0));
+        guard.count_uses(2);
+        guard.class_weight(10);
+        assert_eq!((guard.uses, guard.ahead), (most / 2.0 + 1.0, 4.0));
     }
 }

@@ -152,3 +152,39 @@ impl TreeNode {
         self.bits = if yes { self.bits | bit } else { self.bits & !bit };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::super::reuse_class::TAIL;
+    use super::*;
+
+    #[test]
+    fn all_sixteen_generations_fit_beside_the_class_and_the_children() {
+        for generation in 0..16 {
+            let mut node = TreeNode::fresh(5, 2, TAIL, generation);
+            node.set_parent(9, 15 - generation);
+            (0..3).for_each(|_| node.add_child());
+            assert_eq!(
+                (node.generation(), node.parent_generation()),
+                (generation, 15 - generation)
+            );
+            assert_eq!((node.class(), node.weight(), node.children()), (TAIL, 2, 3));
+            assert!(node.is_fresh() && !node.is_pinned() && !node.is_parked());
+        }
+    }
+
+    #[test]
+    fn generations_follow_each_other_and_begin_again() {
+        let mut node = TreeNode::default();
+        let generations: Vec<u16> = (0..17)
+            .map(|_| {
+                node.add_child();
+                node.orphan();
+                node.generation()
+            })
+            .collect();
+        assert_eq!(generations, (1..16).chain([0, 1]).collect::<Vec<u16>>());
+    }
+}

@@ -253,4 +253,12 @@ mod tests {
         assert!(shadow.clone().take(now.wrapping_sub(90), now, 1.0));
         assert!(!shadow.clone().take(now.wrapping_sub(110), now, 1.0));
     }
+
+    #[test]
+    fn the_newest_window_stays_whole_in_the_smallest_cache() {
+        let mut shadow = ShadowLru::new();
+        shadow.set_capacity(1);
+        shadow.put(5, 4.0);
+        assert_eq!((shadow.len, shadow.chunks), (1, 4.0));
+    }
 }
