@@ -184,3 +184,169 @@ fn the_size_of_requests_is_learnt_from_chains_and_not_from_single_chunks() {
     policy.victim();
     assert!((63.0..65.0).contains(&policy.request_chunks), "{}", policy.request_chunks);
 }
+
+#[test]
+fn memory_is_that_of_all_parts() {
+    let mut policy = KvPolicy::new();
+    (0..3).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    policy.evict(0, 77);
+    policy.hint(1, &EvictionHint::new().with_retention_ms(5));
+    let parts = [
+        policy.nodes.memory_bytes(),
+        policy.history.memory_bytes(),
+        policy.returns.memory_bytes(),
+        policy.retained.memory_bytes(),
+    ];
+    assert!(parts.iter().all(|bytes| *bytes > 8), "{parts:?}");
+    assert_eq!(policy.memory_bytes(), parts.iter().sum::<usize>() + 4 * 192 * 8);
+}
+
+#[test]
+fn a_slot_is_no_older_after_its_pin_than_the_one_before_it() {
+    let mut policy = KvPolicy::new();
+    (0..3).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    let stamps = |policy: &KvPolicy| [0, 1, 2].map(|slot| policy.nodes[slot].stamp);
+    policy.pin(2);
+    policy.unpin(2);
+    assert_eq!(stamps(&policy), [1, 2, 3], "it was the newest");
+    policy.pin(0);
+    policy.unpin(0);
+    assert_eq!(stamps(&policy), [3, 2, 3]);
+}
+
+#[test]
+fn a_parent_is_the_next_victim_while_its_child_is_evicted() {
+    let mut policy = KvPolicy::new();
+    policy.insert(SlotInfo::new(0, 1));
+    policy.insert(SlotInfo::new(1, 1).with_chain(Some(0), 1));
+    policy.insert(SlotInfo::new(2, 1));
+    policy.begin_evict(1);
+    assert_eq!((policy.nodes[1].is_pinned(), policy.nodes[0].children()), (true, 0));
+    assert_eq!(policy.victim(), Some(0));
+}
+
+#[test]
+fn a_request_shows_what_follows_what_where_the_caller_did_not() {
+    let mut policy = KvPolicy::new();
+    (0..3).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    policy.insert(SlotInfo::new(3, 1).with_chain(Some(2), 1));
+    policy.touch_chain(&[0, 1, 3]);
+    assert_eq!([0, 1, 3].map(|slot| policy.parent_of(slot)), [None, Some(0), Some(2)]);
+}
+
+#[test]
+fn after_a_chunk_with_several_children_a_new_conversation_begins() {
+    let mut policy = KvPolicy::new();
+    policy.insert(SlotInfo::new(0, 1));
+    let mut gaps = Vec::new();
+    for child in 1..4 {
+        policy.insert(SlotInfo::new(child, 1).with_chain(Some(0), 1));
+        gaps.push([0, 1].map(|own| policy.gap_since(0, own) == reuse_class::NEW));
+    }
+    assert_eq!(gaps, [[false, false], [true, false], [true, true]]);
+}
+
+#[test]
+fn a_request_that_adds_a_chunk_beside_one_other_goes_on() {
+    let mut policy = KvPolicy::new();
+    policy.insert(SlotInfo::new(0, 1));
+    policy.insert(SlotInfo::new(1, 1).with_chain(Some(0), 1));
+    policy.touch_request(&[0, 1], 0);
+    policy.insert(SlotInfo::new(2, 1).with_chain(Some(0), 1));
+    assert_ne!(policy.last_request(&[0, 2]).gap(), reuse_class::NEW);
+    policy.insert(SlotInfo::new(3, 1).with_chain(Some(0), 1));
+    assert_eq!(policy.last_request(&[0, 3]).gap(), reuse_class::NEW, "two others share the prompt");
+}
+
+#[test]
+fn the_weight_of_a_chunk_multiplies_its_density() {
+    let mut policy = KvPolicy::new();
+    (0..2).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    (0..100).for_each(|_| policy.touch_chain(&[1]));
+    policy.insert(SlotInfo::new(2, 1));
+    policy.hint(2, &EvictionHint::new().with_priority(-1));
+    (0..4).for_each(|_| policy.touch_chain(&[1]));
+    assert_eq!(policy.victim(), Some(0), "worth less than half of the other");
+}
+
+#[test]
+fn the_list_found_last_is_used_for_as_many_victims_as_are_left() {
+    let mut policy = KvPolicy::new();
+    (0..3).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    policy.hint(2, &EvictionHint::new().with_priority(2));
+    let dear = policy.nodes[2].list();
+    policy.cheap = (dear, 1);
+    assert_eq!(policy.victim(), Some(2));
+    policy.cheap = (dear, 0);
+    assert_eq!(policy.victim(), Some(0));
+    policy.cheap = (dear, 1);
+    policy.pin(2);
+    assert_eq!((policy.victim(), policy.cheap), (Some(0), (policy.nodes[0].list(), 0)));
+}
+
+#[test]
+fn one_search_finds_a_victim_for_each_65536_chunks() {
+    let mut policy = KvPolicy::new();
+    (0..131_072).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    let left = [0, 1, 2, 3].map(|slot| {
+        assert_eq!(policy.victim(), Some(slot));
+        policy.evict(slot, 0);
+        policy.cheap.1
+    });
+    assert_eq!(left, [1, 0, 0, 0]);
+}
+
+#[test]
+fn chunks_that_are_present_are_watched_by_each_update() {
+    let mut policy = KvPolicy::new();
+    (0..100).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    let class = policy.nodes[0].class().index();
+    (0..100).for_each(|_| policy.returns.returned(class, 50, 1.0));
+    let densities = [(); 3].map(|()| {
+        policy.learn();
+        policy.returns.hit_density(class, 10)
+    });
+    assert_eq!(densities, [densities[0]; 3]);
+}
+
+#[test]
+fn chunks_that_were_evicted_are_watched_too() {
+    let density = |remembered: bool| {
+        let mut policy = KvPolicy::new();
+        (0..1000).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+        let class = policy.nodes[0].class().index();
+        (0..100).for_each(|_| policy.returns.returned(class, 50, 1.0));
+        // One stays, so that both have a table.
+        for slot in 1..1000 {
+            policy.evict(slot, if remembered { u64::from(slot) << 40 | 7 } else { 0 });
+        }
+        policy.learn();
+        policy.returns.hit_density(class, 10)
+    };
+    assert!(density(true) < 0.9 * density(false), "{} {}", density(true), density(false));
+}
+
+/// A full cache of ten chunks, the first of which was evicted. Others, each after the parent that
+/// `parent_of` gives for its slot, are saved in its turn, and last the first again. Whether LRU is
+/// ahead then.
+fn is_lru_ahead_after(saves: u32, parent_of: fn(u32) -> Option<u32>) -> bool {
+    let mut policy = KvPolicy::new();
+    (0..10).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    policy.evict(9, 77);
+    let save = |policy: &mut KvPolicy, n: u32, tag| {
+        let slot = 9 - n % 9;
+        policy.evict(slot, u64::from(n) + 1000);
+        policy.insert(SlotInfo::new(slot, 1).with_chain(parent_of(n), n).with_tag(tag));
+    };
+    (0..saves).for_each(|n| save(&mut policy, n, 0));
+    save(&mut policy, saves, 77);
+    policy.guard.class_weight(10) < 1.0
+}
+
+#[test]
+fn what_a_chain_displaces_itself_was_still_held_when_its_request_began() {
+    let chain = |n: u32| n.checked_sub(1).map(|before| 9 - before % 9);
+    assert!(is_lru_ahead_after(40, chain), "LRU would have had the hit");
+    // Each of these is a request of its own, since all continue one chunk.
+    assert!(!is_lru_ahead_after(40, |_| Some(0)), "LRU has evicted it long before");
+}
