@@ -345,3 +345,32 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+
+    fn index() -> Index {
+        Index::new(IndexConfig::new(1 << 60), PolicyKind::Lru.build()).unwrap()
+    }
+
+    #[test]
+    fn a_chunk_that_is_too_long_is_refused_with_the_most_bytes() {
+        let refused =
+            |len, bytes| InsertOutcome::Refused(Refusal::TooLarge { bytes: len, bytes_max: bytes });
+        let most = CHUNK_BYTES_LIMIT - 1;
+        let insert = |len, bytes| index().insert(Chunk::new(Digest([1; 32]), len, bytes));
+        assert_eq!(insert(most, most), InsertOutcome::New(0));
+        assert_eq!(insert(1, most + 1), refused(most + 1, most));
+        assert_eq!(insert(most + 2, 1), refused(most + 2, most));
+    }
+
+    #[test]
+    fn entries_that_are_reserved_fit_without_growing() {
+        let mut index = index();
+        index.reserve_entries(1000);
+        assert!((1000..4000).contains(&index.table.capacity()), "{}", index.table.capacity());
+    }
+}

@@ -336,3 +336,25 @@ impl Index {
         slots
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    #[test]
+    fn a_held_chunk_of_a_set_that_was_whole_is_hidden_with_its_first_loss() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let keys = [1, 2].map(|n| Digest([n; 32]));
+        let _ = index.insert(Chunk::new(keys[0], 1, 1));
+        let _ = index.hold(&keys[..1], 60_000).unwrap();
+        let _ = index.declare_set(&keys).unwrap();
+        assert!(!index.is_hidden(&keys[0]), "the other is merely not saved yet");
+        let _ = index.insert(Chunk::new(keys[1], 1, 1));
+        assert!(!index.is_hidden(&keys[0]));
+        let _ = index.remove(&keys[1]);
+        assert!(index.is_hidden(&keys[0]));
+    }
+}

@@ -227,3 +227,80 @@ fn lane(key: &Key) -> (i64, u32) {
         _ => (0, 0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kvtier_evict::PolicyKind;
+    use kvtier_key::Namespace;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    fn index() -> Index {
+        Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap()
+    }
+
+    fn digest(n: u8) -> Digest {
+        Digest([n; 32])
+    }
+
+    fn after(n: u8) -> ChainPlace {
+        ChainPlace::after(Some(&digest(n)), 1)
+    }
+
+    #[test]
+    fn each_layer_of_a_lookup_has_a_chain_of_its_own() {
+        let ns = Arc::new(Namespace::new("tests", Digest::default()));
+        let [first, other, second, third] = ["aa@half@0", "aa@half@1", "bb@half@0", "bb@half@1"]
+            .map(|chunk| {
+                let id = KeyId::from_engine_text(&format!("m@1@0@{chunk}")).unwrap();
+                Key::new(Arc::clone(&ns), id)
+            });
+        let keys = [first, other, second, third];
+        let mut index = index();
+        index.learn_order(&keys);
+        let parents = [0, 1, 2, 3].map(|at: usize| index.place_of(&keys[at]).parent);
+        let tags = [0, 1].map(|at: usize| Some(DigestTag::from_digest(keys[at].digest())));
+        assert_eq!(parents, [None, None, tags[0], tags[1]]);
+    }
+
+    #[test]
+    fn a_chunk_is_followed_until_the_last_pending_save_after_it_ends() {
+        let mut index = index();
+        for n in [1, 2] {
+            let _ = index.insert(Chunk::new(digest(n), 1, 1));
+        }
+        let tags = [3, 4].map(|n| DigestTag::from_digest(&digest(n)));
+        let followed = |index: &Index| [0, 1].map(|slot| index.is_followed(slot));
+        assert_eq!(followed(&index), [false, false]);
+        assert!(tags.iter().all(|tag| index.add_pending(*tag, after(1))));
+        assert_eq!(followed(&index), [true, false]);
+        index.remove_pending(tags[0]);
+        assert_eq!(followed(&index), [true, false]);
+        index.remove_pending(tags[1]);
+        assert_eq!((followed(&index), index.chains.followed.len()), ([false, false], 0));
+    }
+
+    #[test]
+    fn a_second_save_at_another_position_follows_that_one() {
+        let mut index = index();
+        for n in [1, 2] {
+            let _ = index.insert(Chunk::new(digest(n), 1, 1));
+        }
+        let tag = DigestTag::from_digest(&digest(3));
+        assert!(index.add_pending(tag, after(1)) && index.add_pending(tag, after(2)));
+        assert_eq!([0, 1].map(|slot| index.is_followed(slot)), [false, true]);
+    }
+
+    #[test]
+    fn only_the_chunks_before_another_lead_to_it() {
+        let mut index = index();
+        let _ = index.insert(Chunk::new(digest(1), 1, 1));
+        let _ = index.insert(Chunk::new(digest(2), 1, 1).with_place(after(1)));
+        let _ = index.insert(Chunk::new(digest(3), 1, 1));
+        let leads = [0, 1, 2].map(|slot| index.leads_to(slot, Some(1)));
+        assert_eq!((leads, index.leads_to(0, None)), ([true, true, false], false));
+    }
+}

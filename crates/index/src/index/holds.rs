@@ -335,3 +335,35 @@ fn take_each<T: Copy, K: Ord>(
     }
     (taken, others)
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    #[test]
+    fn all_holds_together_hold_no_more_than_the_most_entries() {
+        let mut holds = HoldTable::new(2, 5);
+        let hold =
+            |slots: &[u32]| HeldSlots { until_ms: 1, slots: slots.to_vec(), named: slots.len() };
+        holds.add(hold(&[1, 2, 3]));
+        assert_eq!([0, 2, 3].map(|entries| holds.has_capacity(entries)), [true, true, false]);
+        holds.add(hold(&[4]));
+        assert!(!holds.has_capacity(0), "two holds");
+    }
+
+    #[test]
+    fn of_a_chunk_that_is_named_twice_each_release_ends_one() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let digest = Digest([1; 32]);
+        let _ = index.insert(Chunk::new(digest, 1, 1));
+        let hold = index.hold(&[digest, digest], 60_000).unwrap();
+        let held = [(); 2].map(|()| {
+            index.release_keys(hold, &[digest]);
+            (index.holds.held, index.is_held(&digest))
+        });
+        assert_eq!(held, [(1, true), (0, false)]);
+    }
+}

@@ -122,3 +122,38 @@ impl Index {
         if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_key::Digest;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    #[test]
+    fn a_share_above_one_batch_is_evicted_in_several() {
+        let mut index = Index::new(IndexConfig::new(3000), PolicyKind::Lru.build()).unwrap();
+        for n in 0..3000u32 {
+            let _ = index.insert(Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1));
+        }
+        index.set_compat(Some(LmcacheEviction::new().with(0.9, 0.5)));
+        let batches = [(); 3].map(|()| index.compat_victims(5).len());
+        assert_eq!(batches, [1024, 476, 0]);
+    }
+
+    #[test]
+    fn the_rest_of_a_share_is_dropped_where_all_others_are_held() {
+        let mut index = Index::new(IndexConfig::new(3000), PolicyKind::Lru.build()).unwrap();
+        let chunks = (0..3000u32).map(|n| Digest::derive("test", &n.to_le_bytes()));
+        let chunks: Vec<Digest> = chunks.collect();
+        for digest in &chunks {
+            let _ = index.insert(Chunk::new(*digest, 1, 1));
+        }
+        let hold = index.hold(&chunks[500..], 60_000).unwrap();
+        index.set_compat(Some(LmcacheEviction::new().with(0.9, 1.0)));
+        assert_eq!(index.compat_victims(5).len(), 500);
+        index.release(hold);
+        assert_eq!(index.compat_victims(6).len(), 0);
+    }
+}

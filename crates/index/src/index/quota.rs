@@ -194,3 +194,27 @@ impl Index {
         victims
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::Digest;
+
+    use super::*;
+    use crate::IndexConfig;
+
+    #[test]
+    fn a_tenant_whose_other_chunks_are_held_waits_for_its_victims() {
+        let (tenant, held, going) = (TenantId(1), Digest([2; 32]), Digest([3; 32]));
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        index.set_quota(tenant, Some(100));
+        for (digest, bytes) in [(held, 50), (going, 10)] {
+            let _ = index.insert(Chunk::new(digest, bytes, bytes).with_tenant(tenant));
+        }
+        let _ = index.hold(&[held], 60_000).unwrap();
+        let _ = index.begin_evict(&going);
+        let request = ReserveRequest::new(60).with_tenant(tenant);
+        assert!(matches!(index.above_quota(&request), Some(Reserve::Busy)));
+        assert!(index.finish_evict(&going));
+        assert!(matches!(index.above_quota(&request), Some(Reserve::Full(Refusal::Held))));
+    }
+}

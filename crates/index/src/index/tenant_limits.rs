@@ -157,3 +157,44 @@ fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(1);
+
+    #[test]
+    fn quotas_are_set_while_a_tenant_or_the_others_have_one() {
+        let mut limits = TenantLimits::default();
+        assert!(!limits.are_set());
+        limits.set(A, Some(5));
+        assert!(limits.are_set());
+        limits.set(A, None);
+        assert!(!limits.are_set());
+        limits.set_default(Some(5));
+        assert!(limits.are_set());
+        limits.set_default(None);
+        assert!(!limits.are_set());
+    }
+
+    #[test]
+    fn a_tenant_has_victims_until_the_last_byte_is_gone() {
+        let mut limits = TenantLimits::default();
+        limits.add_evicting(A, 5);
+        limits.sub_evicting(A, 4);
+        assert_eq!((limits.has_victims(A), limits.evicting(A)), (true, 1));
+        limits.sub_evicting(A, 4);
+        assert_eq!((limits.has_victims(A), limits.evicting(A)), (false, 0));
+    }
+
+    #[test]
+    fn a_tenant_is_full_with_less_than_a_fiftieth_of_its_quota_free() {
+        let mut limits = TenantLimits::default();
+        limits.set(A, Some(100));
+        limits.update(A, 98);
+        assert_eq!(limits.full_tenants().len(), 0);
+        limits.update(A, 99);
+        assert_eq!(limits.full_tenants(), [ReserveRequest::new(2).with_tenant(A)]);
+    }
+}
