@@ -147,6 +147,7 @@ mod tests {
             (IndexConfig::new(0), "capacity_bytes"),
             (IndexConfig::new(9).with_high_mark(0.0), "high_mark"),
             (IndexConfig::new(9).with_high_mark(f64::NAN), "high_mark"),
+            (IndexConfig::new(9).with_batch_max(0.0), "batch_max"),
             (IndexConfig::new(9).with_batch_max(1.5), "batch_max"),
         ];
         for (config, name) in bad {

@@ -252,6 +252,7 @@ mod tests {
         [5, 2999, 0].into_iter().for_each(|slot| slab.remove(slot));
         assert_eq!([0, 2999, 5, 3000].map(Some), [(); 4].map(|_| slab.insert(&chunk)));
         assert_eq!((slab.end(), slab.segments.len()), (3001, 1));
+        assert!((0..3001).all(|slot| slab.get(slot).is_some_and(|row| row.digest == chunk.digest)));
     }
 
     #[test]

@@ -151,3 +151,20 @@ fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
     let mut fields = FieldReader(frame.body);
     (whole && counts_match).then(|| std::iter::from_fn(|| fields.chunk(frame.form)).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    #[test]
+    fn only_the_last_frame_is_empty_and_it_must_be() {
+        let chunks = [1, 2].map(|n| Chunk::new(Digest([n; 32]), 1, 1));
+        for (flags, chunks) in [(LAST, &chunks[..]), (0, &[]), (2, &chunks[..])] {
+            let mut bytes = Vec::new();
+            SnapshotEncoder::new(7).frame(flags, chunks, &mut bytes);
+            assert_eq!(decode(&bytes).flatten().count(), 0, "{flags} and {}", chunks.len());
+        }
+    }
+}

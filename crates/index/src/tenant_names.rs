@@ -103,4 +103,25 @@ mod tests {
         assert_eq!((tenants.id(""), tenants.name(TenantId::NONE)), (TenantId::NONE, String::new()));
         assert!(!format!("{tenants:?}").contains("busy"));
     }
+
+    #[test]
+    fn the_name_of_no_tenant_and_of_a_noted_one_are_noted() {
+        let mut tenants = TenantNames::new(TenantKey::new([7; 32]));
+        let id = tenants.id("a");
+        assert!(tenants.is_noted(TenantId::NONE) && !tenants.is_noted(id));
+        tenants.note(id, "a");
+        tenants.note(TenantId::NONE, "b");
+        assert!(tenants.is_noted(id));
+        assert_eq!(tenants.name(TenantId::NONE), "");
+    }
+
+    #[test]
+    fn with_another_key_the_names_are_dropped_and_the_identities_change() {
+        let mut tenants = TenantNames { names_max: 4, ..TenantNames::new(TenantKey::new([7; 32])) };
+        let id = tenants.id("a");
+        tenants.note(id, "a");
+        tenants.set_key(TenantKey::new([8; 32]));
+        assert_eq!((tenants.name(id), tenants.names_max), (format!("~{id}"), 4));
+        assert_eq!(tenants.id("a"), TenantKey::new([8; 32]).id("a"));
+    }
 }
