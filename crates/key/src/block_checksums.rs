@@ -284,4 +284,10 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn only_the_sums_of_no_bytes_are_empty() {
+        let empty = [0, 1, 70_000].map(|len| BlockSums::from_bytes(&vec![7; len]).is_empty());
+        assert_eq!(empty, [true, false, false]);
+    }
 }

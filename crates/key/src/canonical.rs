@@ -204,7 +204,10 @@ mod tests {
         };
         let engine = ["m@1@0@-1a2b@half", "org/m@2@1@ff@bfloat16@a%b@c%", "m@1@0@0@half@7"];
         let engine = engine.map(|text| KeyId::from_engine_text(text).unwrap());
-        for id in engine.into_iter().chain([mp("")]) {
+        let hash = EngineHash::Bytes(ChunkHash::new(b"hash"));
+        let of_bytes = CacheEngineKey::new("m", 1, 0, hash, DType::from_name("half").unwrap());
+        let of_bytes = KeyId::Engine(of_bytes.unwrap());
+        for id in engine.into_iter().chain([of_bytes, mp("")]) {
             let bytes = Key::new(Arc::clone(&ns), id.clone()).canonical();
             assert_eq!(KeyId::from_canonical(&bytes), Ok(id));
             assert!((0..bytes.len()).all(|len| KeyId::from_canonical(&bytes[..len]).is_err()));

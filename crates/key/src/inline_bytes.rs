@@ -60,3 +60,24 @@ impl Hash for SmallBytes {
         self.as_bytes().hash(state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+    use super::*;
+
+    #[test]
+    fn bytes_compare_and_hash_alike_whatever_their_form() {
+        let all = [&[][..], &[0], &[0, 0], &[1], &[1; 32], &[1; 33], &[2; 33], &[3]];
+        for (at, a) in all.into_iter().enumerate() {
+            for (other, b) in all.into_iter().enumerate() {
+                let (small_a, small_b) = (SmallBytes::new(a), SmallBytes::new(b));
+                assert_eq!(small_a.partial_cmp(&small_b), Some(at.cmp(&other)), "{a:?} {b:?}");
+                let state = BuildHasherDefault::<DefaultHasher>::default();
+                let is_same = state.hash_one(&small_a) == state.hash_one(&small_b);
+                assert_eq!((small_a == small_b, is_same), (at == other, at == other));
+            }
+        }
+    }
+}

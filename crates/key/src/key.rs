@@ -106,6 +106,9 @@ impl fmt::Debug for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
     use super::*;
     use crate::{ChunkHash, KvRank, ObjectKey};
 
@@ -124,5 +127,17 @@ mod tests {
             None,
             "one layer of a chunk"
         );
+    }
+
+    #[test]
+    fn keys_hash_by_their_digest() {
+        let ns = Arc::new(Namespace::new("t", Digest::default()));
+        let key = |text: &str| Key::new(Arc::clone(&ns), KeyId::from_engine_text(text).unwrap());
+        let texts = ["m@1@0@5@half", "m@1@0@6@half", "m@1@0@5@half@3"];
+        let keys: HashSet<Key> = texts.map(key).into_iter().collect();
+        assert!(texts.map(key).iter().all(|key| keys.contains(key)));
+        let state = BuildHasherDefault::<DefaultHasher>::default();
+        let hashes: HashSet<u64> = keys.iter().map(|key| state.hash_one(key)).collect();
+        assert_eq!(hashes.len(), 3);
     }
 }

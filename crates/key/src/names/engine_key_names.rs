@@ -250,3 +250,31 @@ fn bytes_repr_head(bytes: &[u8]) -> Vec<char> {
     out.push(quote);
     out.chars().take(4).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_begin_as_python_writes_them() {
+        let heads = [
+            (&b""[..], "b''"),
+            (b"a", "b'a'"),
+            (b"ab", "b'ab"),
+            (b" ~", "b' ~"),
+            (b"\\a", r"b'\\"),
+            (b"\ta", r"b'\t"),
+            (b"\na", r"b'\n"),
+            (b"\ra", r"b'\r"),
+            (b"\x1f", r"b'\x"),
+            (b"a\x7f", r"b'a\"),
+            (b"'a", "b\"'a"),
+            (b"a\"", "b'a\""),
+            (b"'\"", r"b'\'"),
+            (b"a\"'", "b'a\""),
+        ];
+        for (bytes, head) in heads {
+            assert_eq!(String::from_iter(bytes_repr_head(bytes)), head, "{bytes:?}");
+        }
+    }
+}

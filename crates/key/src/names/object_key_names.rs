@@ -178,3 +178,20 @@ fn refused(name: &str, why: &str) -> InvalidKey {
     let shown = name.match_indices('@').nth(3).map_or(name, |(at, _)| &name[..at]);
     InvalidKey::new(format!("{shown:?} names no chunk: {why}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_three_fields_has_neither_a_group_nor_a_salt() {
+        let name = |group, salt| {
+            let hash = ChunkHash::new(&[0xab, 0xcd]);
+            ObjectKey::new("org/m", KvRank(0x0100_0100), group, hash, salt)
+                .unwrap()
+                .three_field_name()
+        };
+        assert_eq!(name(0, "").unwrap(), "org/m@01000100@abcd");
+        assert!([(2, ""), (0, "pepper"), (2, "pepper")].iter().all(|(g, s)| name(*g, s).is_err()));
+    }
+}
