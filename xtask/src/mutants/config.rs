@@ -43,7 +43,7 @@ pub struct Module {
 }
 
 /// A mutant that behaves as the code does, or changes only texts for people.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Judged {
     pub file: String,
     pub change: String,

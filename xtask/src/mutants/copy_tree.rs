@@ -21,11 +21,15 @@ pub fn tree() -> PathBuf {
 
 /// Makes the copy equal to the working tree.
 pub fn update() -> Result<()> {
+    update_at(&tree())
+}
+
+/// Makes a copy at `tree` equal to the working tree.
+pub fn update_at(tree: &Path) -> Result<()> {
     let list = Cmd::new("git ls-files -z --cached --others --exclude-standard").read()?;
     let files: HashSet<&str> = list.split('\0').filter(|file| !file.is_empty()).collect();
-    let tree = tree();
-    fs::create_dir_all(&tree)?;
-    remove_others(&tree, Path::new(""), &files)?;
+    fs::create_dir_all(tree)?;
+    remove_others(tree, Path::new(""), &files)?;
     // A file that is deleted but not yet committed is still in git's list.
     for file in files.iter().filter(|file| root().join(file).is_file()) {
         copy_changed(&root().join(file), &tree.join(file)).with_context(|| file.to_string())?;

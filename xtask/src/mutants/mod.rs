@@ -11,6 +11,7 @@ mod mutant;
 mod report;
 mod run_mutants;
 mod sample;
+mod switched;
 
 use anyhow::{Result, bail};
 
@@ -48,9 +49,16 @@ pub fn run(args: &mut Args) -> Result<()> {
         only.push(text);
     }
     let package = args.value("--package")?;
+    let is_switched = args.flag("--switched");
     args.end()?;
     if let Some(why) = unable() {
         bail!("{why}");
+    }
+    if is_switched {
+        let report = switched::try_all(Config::read()?, package.as_deref())?;
+        report.print();
+        println!("{}", report.check(CAUGHT_MIN_PERCENT)?);
+        return Ok(());
     }
     let selection = Selection { sample, seed, only, package };
     if list {

@@ -11,6 +11,7 @@ use super::config::{Config, PackageTests, Tests};
 use super::copy_tree::{base, tree};
 use super::mutant::Mutant;
 use super::report::Verdict;
+use super::switched::Change;
 use crate::sh::Cmd;
 
 /// The least time that the tests of a mutant may take. One that hangs counts as caught by its
@@ -75,6 +76,16 @@ fn timeout(unchanged: Duration) -> Duration {
 
 /// All mutants of the modules.
 pub fn list(config: &Config) -> Result<Vec<Mutant>> {
+    let text = list_cmd(config).read()?;
+    Ok(text.lines().filter_map(|name| Mutant::parse(name, line)).collect())
+}
+
+/// The same, with what is needed to make each of them.
+pub fn list_changes(config: &Config) -> Result<Vec<Change>> {
+    Change::read_all(&list_cmd(config).arg("--json").read()?, line)
+}
+
+fn list_cmd(config: &Config) -> Cmd {
     let glob = |file: &String| match file.ends_with('/') {
         true => format!("--file={file}**/*.rs"),
         false => format!("--file={file}"),
@@ -82,12 +93,13 @@ pub fn list(config: &Config) -> Result<Vec<Mutant>> {
     let files = config.modules.iter().flat_map(|module| &module.files).map(glob);
     // It reads the code of other packages too, unless they are named.
     let packages = config.packages.iter().map(|package| format!("--package={}", package.name));
-    let text = cargo_mutants().arg("--list").args(packages).args(files).args(NOT_CHANGED).read()?;
-    let line = |file: &str, number: usize| {
-        let text = fs::read_to_string(tree().join(file)).ok()?;
-        text.lines().nth(number.checked_sub(1)?).map(str::to_owned)
-    };
-    Ok(text.lines().filter_map(|name| Mutant::parse(name, line)).collect())
+    cargo_mutants().arg("--list").args(packages).args(files).args(NOT_CHANGED)
+}
+
+/// A line of a file in the copy.
+fn line(file: &str, number: usize) -> Option<String> {
+    let text = fs::read_to_string(tree().join(file)).ok()?;
+    text.lines().nth(number.checked_sub(1)?).map(str::to_owned)
 }
 
 /// Runs tests on mutants of a package. First without a change: they must pass then, or all mutants
