@@ -42,8 +42,7 @@ pub struct Selection {
 
 pub fn run(args: &mut Args) -> Result<()> {
     let list = args.flag("--list");
-    let sample = args.number("--sample")?.map_or(SAMPLE, |sample| sample as usize);
-    let seed = args.number("--seed")?.unwrap_or(1);
+    let (sample, seed) = (args.number("--sample")?, args.number("--seed")?);
     let mut only = Vec::new();
     while let Some(text) = args.value("--only")? {
         only.push(text);
@@ -55,12 +54,18 @@ pub fn run(args: &mut Args) -> Result<()> {
         bail!("{why}");
     }
     if is_switched {
+        if list || sample.is_some() || seed.is_some() || !only.is_empty() {
+            bail!(
+                "--switched tries all mutants, of one crate with --package: leave out the other options"
+            );
+        }
         let report = switched::try_all(Config::read()?, package.as_deref())?;
         report.print();
         println!("{}", report.check(CAUGHT_MIN_PERCENT)?);
         return Ok(());
     }
-    let selection = Selection { sample, seed, only, package };
+    let sample = sample.map_or(SAMPLE, |sample| sample as usize);
+    let selection = Selection { sample, seed: seed.unwrap_or(1), only, package };
     if list {
         let (_, chosen) = choose(&selection)?;
         chosen.iter().for_each(|(_, mutant)| println!("{}", mutant.name));

@@ -22,7 +22,8 @@ const TEST_TIME_MAX: Duration = Duration::from_secs(45);
 /// A program of tests.
 #[derive(Clone, Debug)]
 pub struct Program {
-    pub package: String,
+    /// The name of its crate's folder.
+    pub folder: String,
     pub path: PathBuf,
     /// Where its tests expect to run.
     pub dir: PathBuf,
@@ -52,8 +53,8 @@ pub fn programs(messages: &str) -> Vec<Program> {
     let tests = lines.filter(|line| line["profile"]["test"] == true);
     let program = |line: Value| {
         let dir = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
-        let package = dir.file_name()?.to_str()?.to_owned();
-        Some(Program { package, path: line["executable"].as_str()?.into(), dir })
+        let folder = dir.file_name()?.to_str()?.to_owned();
+        Some(Program { folder, path: line["executable"].as_str()?.into(), dir })
     };
     tests.filter_map(program).collect()
 }
@@ -121,7 +122,7 @@ fn try_one(program: &Program, name: &str, worker: usize, changes: usize) -> Resu
     let bytes = fs::read(&seen)?;
     fs::remove_file(&seen)?;
     if ended != Ended::Passed {
-        println!("left out: {name} of {} {ended:?}", program.package);
+        println!("left out: {name} of {} {ended:?}", program.folder);
         return Ok(None);
     }
     let asked = |(switch, byte): (usize, &u8)| (*byte != 0).then_some(switch);
@@ -170,7 +171,7 @@ mod tests {
             r#"{"profile":{"test":false},"executable":"/t/b","manifest_path":"/w/b/Cargo.toml"}"#;
         let found = programs(&format!("{line}\n{others}\nno JSON"));
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].package.as_str(), found[0].path.as_path()), ("a", Path::new("/t/a")));
+        assert_eq!((found[0].folder.as_str(), found[0].path.as_path()), ("a", Path::new("/t/a")));
     }
 
     #[test]
@@ -180,21 +181,29 @@ mod tests {
         assert_eq!(on_all_cores(100, failing).unwrap_err().to_string(), "fifty");
     }
 
+    const ENDS: &str = "KVTIER_XTASK_TEST_ENDS";
+
+    /// What the next test runs, in a process of its own.
     #[test]
-    fn a_program_that_does_not_end_is_stopped() {
-        let dir = std::env::temp_dir().join(format!("kvtier-xtask-program-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let program = |script: &str| {
-            let path = dir.join(format!("program-{}", script.len()));
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            fs::set_permissions(&path, mode).unwrap();
-            Program { package: "p".into(), path, dir: dir.clone() }
+    fn ends_as_it_is_asked_to() {
+        match std::env::var(ENDS).as_deref() {
+            Ok("failed") => panic!("as asked"),
+            Ok("never") => thread::sleep(Duration::from_secs(1000)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn a_program_passes_or_fails_or_is_stopped() {
+        let path = std::env::current_exe().unwrap();
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).to_owned();
+        let program = Program { folder: "xtask".into(), path, dir };
+        let run = |ends: &str, limit| {
+            let test = "mutants::switched::test_programs::tests::ends_as_it_is_asked_to";
+            program.run(&[test], &[(ENDS, ends.to_owned())], limit).unwrap()
         };
-        let run = |script: &str, limit| program(script).run(&["a"], &[], limit).unwrap();
-        assert_eq!(run("exit 0", TEST_TIME_MAX), Ended::Passed);
-        assert_eq!(run("exit 101", TEST_TIME_MAX), Ended::Failed);
-        assert_eq!(run("sleep 1000", Duration::from_millis(50)), Ended::TimedOut);
-        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(run("passed", TEST_TIME_MAX), Ended::Passed);
+        assert_eq!(run("failed", TEST_TIME_MAX), Ended::Failed);
+        assert_eq!(run("never", Duration::from_millis(50)), Ended::TimedOut);
     }
 }
