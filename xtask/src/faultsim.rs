@@ -33,7 +33,10 @@ pub fn run(args: &mut Args) -> Result<()> {
     if with_defects {
         let copy = copy_of_commit()?;
         let without_defect = build_without_defect(&copy)?;
-        return find_all(&defects()?, |defect| find(defect, &copy, &without_defect, seeds));
+        let patch = |defect: &Path, command: &str| {
+            Cmd::new(command).arg(defect.to_string_lossy()).dir(&copy).run()
+        };
+        return find_all(&defects()?, patch, |defect| find(defect, &copy, &without_defect, seeds));
     }
     let scopes = match &scope {
         None => SCOPES.to_vec(),
@@ -171,11 +174,20 @@ fn build_without_defect(copy: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// Tries to find each, and names all that are not found: one that hides does not hide those after it.
-fn find_all(defects: &[PathBuf], find: impl Fn(&Path) -> Result<()>) -> Result<()> {
+/// Puts each defect into the copy, tries to find it, and takes it out again: only what depends on it is
+/// built again. All that are not found are named at the end. A patch that fails ends it, for what it left
+/// would be in the copy with all that follow.
+fn find_all(
+    defects: &[PathBuf],
+    patch: impl Fn(&Path, &str) -> Result<()>,
+    find: impl Fn(&Path) -> Result<()>,
+) -> Result<()> {
     let mut failed = Vec::new();
     for defect in defects {
-        if let Err(error) = find(defect) {
+        patch(defect, "patch -p1 -i")?;
+        let found = find(defect);
+        patch(defect, "patch -R -p1 -i")?;
+        if let Err(error) = found {
             println!("{error:#}");
             failed.push(format!("{error:#}"));
         }
@@ -186,12 +198,9 @@ fn find_all(defects: &[PathBuf], find: impl Fn(&Path) -> Result<()>) -> Result<(
     }
 }
 
-/// Puts a defect into the copy, runs seeds until one finds it, and takes it out again: only what depends on
-/// it is built again.
+/// Runs seeds of the copy, which has the defect, until one finds it; without the defect that seed must find nothing.
 fn find(defect: &Path, copy: &Path, without_defect: &Path, seeds: u64) -> Result<()> {
     let name = defect.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let patch = |options| Cmd::new(options).arg(defect.to_string_lossy()).dir(copy).run();
-    patch("patch -p1 -i")?;
     // A patch for another scope than the first begins with its name.
     let scope = SCOPES.iter().find(|scope| name.starts_with(&format!("{scope}-")));
     let scope = scope.unwrap_or(&SCOPES[0]).to_string();
@@ -201,7 +210,6 @@ fn find(defect: &Path, copy: &Path, without_defect: &Path, seeds: u64) -> Result
         .env("CARGO_TARGET_DIR", root().join(BUILD).to_string_lossy())
         .try_read()?;
     println!("{text}");
-    patch("patch -R -p1 -i")?;
     let Some(seed) = text.lines().find_map(found_by).filter(|_| is_found) else {
         bail!("{seeds} seeds do not find the defect {name}");
     };
@@ -244,15 +252,25 @@ mod tests {
     #[test]
     fn a_defect_that_is_not_found_stops_no_other() {
         let defects = ["a", "b", "c"].map(PathBuf::from);
-        let tried = Mutex::new(Vec::new());
+        let done = Mutex::new(Vec::new());
+        let note = |what: &str, defect: &Path| {
+            done.lock().unwrap().push(format!("{what} {}", defect.display()));
+        };
+        let patch = |defect: &Path, command: &str| {
+            note(if command.contains("-R") { "out" } else { "in" }, defect);
+            Ok(())
+        };
         let find = |defect: &Path| {
-            tried.lock().unwrap().push(defect.to_owned());
+            note("find", defect);
             if defect == Path::new("b") { bail!("b hides") } else { Ok(()) }
         };
-        let error = find_all(&defects, find).unwrap_err().to_string();
+        let error = find_all(&defects, patch, find).unwrap_err().to_string();
         assert_eq!(error, "1 of 3 defects: b hides");
-        assert_eq!(*tried.lock().unwrap(), defects);
-        assert!(find_all(&defects[..1], |_| Ok(())).is_ok());
+        let all = ["in a", "find a", "out a", "in b", "find b", "out b", "in c", "find c", "out c"];
+        assert_eq!(*done.lock().unwrap(), all);
+        let (fails, never) = (|_: &Path, _: &str| bail!("a reject"), |_: &Path| unreachable!());
+        assert_eq!(find_all(&defects, fails, never).unwrap_err().to_string(), "a reject");
+        assert!(find_all(&defects[..1], |_, _| Ok(()), |_| Ok(())).is_ok());
     }
 
     #[test]
