@@ -400,6 +400,8 @@ mod cut_file_tests;
 #[cfg(test)]
 mod event_tests;
 #[cfg(test)]
+mod foreign_load_tests;
+#[cfg(test)]
 mod foreign_release_tests;
 #[cfg(test)]
 mod missing_file_tests;

@@ -4,12 +4,13 @@ use std::io;
 use std::path::Path;
 
 use kvtier_index::Chunk;
-use kvtier_key::{Digest, GdsHeader, Key};
+use kvtier_key::{GdsHeader, Key};
 
 use super::headers::{self, payload_of};
 use super::lengths::payload_len;
 use super::xattr_facts::{FactsOwner, Known, owner_of};
 use super::{Foreign, Verify};
+use crate::data_dir::FileId;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -130,17 +131,42 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Makes the chunk's length unknown: a load of this key does not accept the file, while another
+    /// Updates the index from the open file `seen`, where the index has something else.
+    pub fn found_open(&self, key: &Key, seen: FileId, found: FoundChunk) {
+        let known = self.index().get(key.digest()).map(|entry| entry.chunk);
+        if known.is_some_and(|known| (Some(known.len), known.bytes) == (found.len, found.bytes)) {
+            return;
+        }
+        let name = self.name(key.digest());
+        // Removed, quarantined or replaced since it was opened: the entry would outlive the file.
+        if self.still_means(key, seen) {
+            self.found(key, found);
+        }
+        drop(name);
+        self.listeners.notify();
+    }
+
+    /// Makes the chunk's length unknown: a load of this key does not accept the file `seen`, while another
     /// may. The file stays, and stays counted.
-    pub fn invalidate(&self, digest: &Digest, bytes: u64) {
-        let _one = self.name(digest);
+    pub fn invalidate(&self, key: &Key, seen: FileId, bytes: u64) {
+        let _one = self.name(key.digest());
+        if !self.still_means(key, seen) {
+            return;
+        }
         let mut index = self.index();
         if let Some(foreign) = self.data_dir.foreign()
-            && index.known(digest).is_some_and(|known| bytes > known.chunk.bytes)
+            && index.known(key.digest()).is_some_and(|known| bytes > known.chunk.bytes)
         {
-            foreign.note_uncounted(digest);
+            foreign.note_uncounted(key.digest());
         }
-        let _ = index.resize(digest, 0, bytes);
+        let _ = index.resize(key.digest(), 0, bytes);
+    }
+
+    /// Whether the key's name in a foreign layout still means this file, unchanged. The caller holds the
+    /// key's [name](Shared::name).
+    pub fn still_means(&self, key: &Key, seen: FileId) -> bool {
+        self.data_dir.foreign().into_iter().for_each(|foreign| foreign.learn(key));
+        self.is_still(key.digest(), 0, seen)
     }
 }
 

@@ -127,7 +127,7 @@ fn plan<M: Mover>(
             // A valid chunk of another namespace with the same file name. It stays, for those whose
             // it is.
             FactsOwner::AnotherNamespace => {
-                shared.invalidate(key.digest(), bytes_on_disk);
+                shared.invalidate(key, id, bytes_on_disk);
                 return miss(MissReason::Absent);
             }
         },
@@ -140,7 +140,7 @@ fn plan<M: Mover>(
                 Err(MissReason::Corrupt) => return Ok(Err(corrupt)),
                 Err(MissReason::Length) => return miss(MissReason::Length),
                 Err(reason) => {
-                    shared.invalidate(key.digest(), bytes_on_disk);
+                    shared.invalidate(key, id, bytes_on_disk);
                     return miss(reason);
                 }
             }
@@ -149,19 +149,8 @@ fn plan<M: Mover>(
     if len > capacity || len == 0 {
         return miss(MissReason::Length);
     }
-    update_index(shared, key, len, bytes_on_disk);
+    shared.found_open(key, id, FoundChunk { len: Some(len), bytes: bytes_on_disk });
     Ok(Ok(ReadPlan { file, found: LoadFile { len, named_len, id }, wanted }))
-}
-
-/// Enters the lengths that the file shows, where the index has others.
-fn update_index<M: Mover>(shared: &Shared<M>, key: &Key, len: u64, bytes: u64) {
-    let known = shared.index().get(key.digest()).map(|entry| (entry.chunk.len, entry.chunk.bytes));
-    if known != Some((len, bytes)) {
-        let name = shared.name(key.digest());
-        shared.found(key, FoundChunk { len: Some(len), bytes });
-        drop(name);
-        shared.listeners.notify();
-    }
 }
 
 /// A file without facts.

@@ -24,6 +24,8 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
+#[cfg(test)]
+pub use find_chunk::FoundChunk;
 pub use foreign::Foreign;
 pub use foreign_load::{begin as begin_load, behind};
 pub use foreign_scan::ForeignScanner;
