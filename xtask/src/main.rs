@@ -79,8 +79,8 @@ Usage: cargo xtask <step> [options]
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
   mutants [--sample 160] [--seed 1] [--only TEXT]... [--package NAME] [--list | --switched]
                                      changes to the code that decides about space, order of use and truth, as xtask/mutants.toml
-                                     lists it: a test must fail for 85 of 100; --only tries all whose name contains TEXT,
-                                     --switched all of them, in one build
+                                     lists it: a test must fail for 85 of 100; --only tries all whose name contains TEXT;
+                                     --switched makes all in one build, and tries all without --sample
   release [--check]                  the command as it is released, with a file of its line tables beside it;
                                      --check packs the crates as they are published, offline
   scale [--render]                   measures fleets of up to 1,000 nodes on a simulated bucket and writes docs/SCALE.md's

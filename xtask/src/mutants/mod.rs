@@ -30,14 +30,29 @@ pub const CAUGHT_MIN_PERCENT: usize = 85;
 /// Which mutants are tried.
 #[derive(Debug)]
 pub struct Selection {
-    /// About this number, from all modules in proportion.
-    pub sample: usize,
+    /// About this number, from all modules in proportion; all without it.
+    pub sample: Option<usize>,
     /// Another number chooses others.
     pub seed: u64,
     /// All mutants whose name contains one of these instead.
     pub only: Vec<String>,
     /// Of this package only, if it is named.
     pub package: Option<String>,
+}
+
+impl Selection {
+    /// The mutants that are tried, each with the number of its module.
+    fn choose(&self, config: &Config, by_module: Vec<Vec<Mutant>>) -> Vec<(usize, Mutant)> {
+        let mut chosen = match self.sample {
+            _ if !self.only.is_empty() => sample::named(by_module, &self.only),
+            Some(count) => sample::choose(by_module, count, self.seed),
+            None => sample::all(by_module).collect(),
+        };
+        if let Some(package) = &self.package {
+            chosen.retain(|(module, _)| config.modules[*module].package == *package);
+        }
+        chosen
+    }
 }
 
 pub fn run(args: &mut Args) -> Result<()> {
@@ -53,25 +68,21 @@ pub fn run(args: &mut Args) -> Result<()> {
     if let Some(why) = unable() {
         bail!("{why}");
     }
-    if is_switched {
-        if list || sample.is_some() || seed.is_some() || !only.is_empty() {
-            bail!(
-                "--switched tries all mutants, of one crate with --package: leave out the other options"
-            );
-        }
-        let report = switched::try_all(Config::read()?, package.as_deref())?;
-        report.print();
-        println!("{}", report.check(CAUGHT_MIN_PERCENT)?);
-        return Ok(());
-    }
-    let sample = sample.map_or(SAMPLE, |sample| sample as usize);
+    let sample = sample.map(|sample| sample as usize).or((!is_switched).then_some(SAMPLE));
     let selection = Selection { sample, seed: seed.unwrap_or(1), only, package };
+    if list && is_switched {
+        bail!("--list has the mutants without --switched: leave one of the two out");
+    }
     if list {
         let (_, chosen) = choose(&selection)?;
         chosen.iter().for_each(|(_, mutant)| println!("{}", mutant.name));
         return Ok(());
     }
-    println!("{}", try_all(&selection)?.check(CAUGHT_MIN_PERCENT)?);
+    let report = match is_switched {
+        true => switched::try_all(&selection)?,
+        false => try_all(&selection)?,
+    };
+    println!("{}", report.check(CAUGHT_MIN_PERCENT)?);
     Ok(())
 }
 
@@ -133,12 +144,6 @@ fn choose(selection: &Selection) -> Result<(Config, Vec<(usize, Mutant)>)> {
         }
         println!("{:>5} mutants in {}", mutants.len(), module.name);
     }
-    let mut chosen = match selection.only.is_empty() {
-        true => sample::choose(by_module, selection.sample, selection.seed),
-        false => sample::named(by_module, &selection.only),
-    };
-    if let Some(package) = &selection.package {
-        chosen.retain(|(module, _)| config.modules[*module].package == *package);
-    }
+    let chosen = selection.choose(&config, by_module);
     Ok((config, chosen))
 }

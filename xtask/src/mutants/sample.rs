@@ -20,11 +20,13 @@ pub fn choose(by_module: Vec<Vec<Mutant>>, count: usize, seed: u64) -> Vec<(usiz
 /// All mutants whose name contains one of `texts`.
 pub fn named(by_module: Vec<Vec<Mutant>>, texts: &[String]) -> Vec<(usize, Mutant)> {
     let is_named = |mutant: &Mutant| texts.iter().any(|text| mutant.name.contains(text.as_str()));
-    let with_module = by_module
-        .into_iter()
-        .enumerate()
-        .flat_map(|(module, mutants)| mutants.into_iter().map(move |mutant| (module, mutant)));
-    with_module.filter(|(_, mutant)| is_named(mutant)).collect()
+    all(by_module).filter(|(_, mutant)| is_named(mutant)).collect()
+}
+
+/// All mutants, each with the number of its module.
+pub fn all(by_module: Vec<Vec<Mutant>>) -> impl Iterator<Item = (usize, Mutant)> {
+    let modules = by_module.into_iter().enumerate();
+    modules.flat_map(|(module, mutants)| mutants.into_iter().map(move |mutant| (module, mutant)))
 }
 
 #[cfg(test)]

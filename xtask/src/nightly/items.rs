@@ -236,7 +236,7 @@ fn mutants(_: &[Package]) -> Result<Outcome> {
         return Ok(Outcome::Skipped(why));
     }
     let selection =
-        mutations::Selection { sample: MUTANTS, seed: 1, only: Vec::new(), package: None };
+        mutations::Selection { sample: Some(MUTANTS), seed: 1, only: Vec::new(), package: None };
     mutations::try_all(&selection)?.check(mutations::CAUGHT_MIN_PERCENT).map(Outcome::Noted)
 }
 

@@ -1,10 +1,12 @@
 //! `cargo xtask mutants --switched`: all changes in one build, each behind a switch that the environment turns on.
 //!
 //! So a change costs no build, and meets only the tests that run the changed code: quick tests of its
-//! own crate first. Changes to constants have no switch; they are counted, and `cargo xtask mutants` tries them.
+//! own crate first, until one fails or their time is up. Changes to constants have no switch; they are
+//! counted, and `cargo xtask mutants` tries them.
 
 mod change;
 mod edits;
+mod objections;
 mod sites;
 mod switched_tree;
 mod test_programs;
@@ -12,33 +14,36 @@ mod test_programs;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 pub use self::change::Change;
 use self::switched_tree::{Switched, tree};
 use self::test_programs::{Ended, Program, Test, on_all_cores, programs, try_each};
 use super::config::Config;
+use super::mutant::Mutant;
 use super::report::{Report, Verdict};
-use super::{copy_tree, run_mutants};
+use super::{Selection, copy_tree, run_mutants};
 use crate::sh::Cmd;
 
-/// The tests of a change run in parts of at most so much time, the quick ones first: most changes are
+/// The tests of a change run in parts of at most this time, the quick ones first: most changes are
 /// caught by the first part.
-const PARTS: [Duration; 4] =
-    [Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(4), Duration::MAX];
+const QUICK: [Duration; 3] =
+    [Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(4)];
+/// The parts for changes that survive these. What only tests after them would catch counts as a
+/// survivor.
+const SLOW: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(45)];
+/// After this number of changes, a line says how far the run is.
+const PROGRESS_EACH: usize = 50;
 /// How many times as long as without a change tests may take, and the least time that they have.
 const TIMEOUT_FACTOR: u32 = 12;
 const TIMEOUT_MIN: Duration = Duration::from_secs(25);
 
-/// Tries all changes of the packages with these names, or of all.
-pub fn try_all(config: Config, package: Option<&str>) -> Result<Report> {
+/// Tries the mutants of a selection.
+pub fn try_all(selection: &Selection) -> Result<Report> {
+    let config = Config::read()?;
+    let packages = packages(&config, selection.package.as_deref())?;
     copy_tree::update()?;
-    let mut changes = run_mutants::list_changes(&config)?;
-    let of = |file: &str| config.module_of(file).map(|module| &config.modules[module]);
-    changes.retain(|change| {
-        of(&change.mutant.file).is_some_and(|module| package.is_none_or(|p| module.package == p))
-    });
-    let packages = packages(&config, package)?;
+    let changes = run_mutants::list_changes(&config)?;
     let switched = Switched::make(&changes, &cargo("check --keep-going", &packages))?;
     println!(
         "{} changes have a switch, {} do not compile, {} can have none",
@@ -52,30 +57,78 @@ pub fn try_all(config: Config, package: Option<&str>) -> Result<Report> {
         bail!("the tests do not build with the switches:\n{messages}");
     }
     let tests = try_each(&programs(&messages), changes.len())?;
-    let mut report = Report::new(config.judged.clone());
-    for (at, change) in changes.iter().enumerate() {
-        if let Some(module) =
-            of(&change.mutant.file).filter(|_| !switched.without_switch.contains(&(at + 1)))
-        {
-            report.add(&module.name, &change.mutant);
+    try_chosen(&config, selection, &changes, &switched, &tests)
+}
+
+/// Tries those of the changes with a switch that the selection chooses.
+fn try_chosen(
+    config: &Config,
+    selection: &Selection,
+    changes: &[Change],
+    switched: &Switched,
+    tests: &[Test],
+) -> Result<Report> {
+    let mut switches = BTreeMap::new();
+    let mut by_module: Vec<Vec<Mutant>> = config.modules.iter().map(|_| Vec::new()).collect();
+    for (change, switch) in changes.iter().zip(1..) {
+        let module = config.module_of(&change.mutant.file);
+        if let Some(module) = module.filter(|_| !switched.without_switch.contains(&switch)) {
+            by_module[module].push(change.mutant.clone());
+            switches.insert(change.mutant.name.as_str(), switch);
         }
     }
-    let inside: Vec<usize> = switched.inside.iter().copied().collect();
-    let verdicts = on_all_cores(inside.len(), |_, at| {
-        let change = &changes[inside[at] - 1];
-        let verdict = try_change(inside[at], change, &tests)?;
+    let mut report = Report::new(config.judged.clone());
+    let mut left = Vec::new();
+    for (module, mutant) in selection.choose(config, by_module) {
+        report.add(&config.modules[module].name, &mutant);
+        let switch = switches[mutant.name.as_str()];
+        match switched.unviable.contains(&switch) {
+            true => _ = report.note(&mutant, Verdict::Unviable),
+            false => left.push(Attempt { switch, change: &changes[switch - 1], passed: 0 }),
+        }
+    }
+    for parts in [QUICK.as_slice(), &SLOW] {
+        left = try_parts(left, parts, tests, &mut report)?;
+        report.print();
+    }
+    Ok(report)
+}
+
+/// A change that is tried.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    switch: usize,
+    change: &'a Change,
+    /// How many of its tests have passed with it.
+    passed: usize,
+}
+
+/// Runs the next parts of the tests of each change, and notes the outcome. Returns the survivors.
+fn try_parts<'a>(
+    attempts: Vec<Attempt<'a>>,
+    parts: &[Duration],
+    tests: &[Test],
+    report: &mut Report,
+) -> Result<Vec<Attempt<'a>>> {
+    let tried = on_all_cores(attempts.len(), |_, at| {
+        let Attempt { switch, change, passed } = attempts[at];
+        let asking = asking(switch, change, tests);
+        let (verdict, more) = try_change(switch, &asking[passed..], parts)?;
         if verdict == Verdict::Missed {
             println!("survivor: {}", change.mutant.name);
         }
-        Ok(verdict)
+        if at % PROGRESS_EACH == 0 {
+            println!("change {at} of {}", attempts.len());
+        }
+        Ok((verdict, Attempt { passed: passed + more, ..attempts[at] }))
     })?;
-    for (switch, verdict) in inside.iter().zip(verdicts) {
-        report.note(&changes[switch - 1].mutant, verdict);
+    let mut survivors = Vec::new();
+    for (verdict, attempt) in tried {
+        if report.note(&attempt.change.mutant, verdict).is_some() {
+            survivors.push(attempt);
+        }
     }
-    for switch in &switched.unviable {
-        report.note(&changes[switch - 1].mutant, Verdict::Unviable);
-    }
-    Ok(report)
+    Ok(survivors)
 }
 
 /// The packages whose tests run.
@@ -107,29 +160,34 @@ fn cargo(what: &str, packages: &[String]) -> Cmd {
         .rustflags("--cap-lints=warn")
 }
 
-/// Runs the tests that ask for a switch, with the switch on, until one fails.
-fn try_change(switch: usize, change: &Change, tests: &[Test]) -> Result<Verdict> {
-    let own = change.mutant.file.split('/').nth(1).context("a file of a crate")?;
+/// The tests that ask for a switch, in the order in which they run.
+fn asking<'a>(switch: usize, change: &Change, tests: &'a [Test]) -> Vec<&'a Test> {
+    let own = change.mutant.file.split('/').nth(1);
     let mut asking: Vec<&Test> =
         tests.iter().filter(|test| test.asks_for.contains(&switch)).collect();
-    asking.sort_by_key(|test| (test.program.folder != own, test.takes));
-    let mut rest = asking.as_slice();
-    for most in PARTS {
+    asking.sort_by_key(|test| (Some(test.program.folder.as_str()) != own, test.takes));
+    asking
+}
+
+/// Runs tests with a switch on, part by part, until one fails. Also returns how many passed.
+fn try_change(switch: usize, tests: &[&Test], parts: &[Duration]) -> Result<(Verdict, usize)> {
+    let mut rest = tests;
+    for most in parts {
         let mut time = Duration::ZERO;
         let fits = |test: &&&Test| {
             time += test.takes;
-            time <= most
+            time <= *most
         };
         let count = rest.iter().take_while(fits).count();
         let (part, after) = rest.split_at(count);
         rest = after;
         match run_part(switch, part)? {
             Ended::Passed => {}
-            Ended::Failed => return Ok(Verdict::Caught),
-            Ended::TimedOut => return Ok(Verdict::Timeout),
+            Ended::Failed => return Ok((Verdict::Caught, 0)),
+            Ended::TimedOut => return Ok((Verdict::Timeout, 0)),
         }
     }
-    Ok(Verdict::Missed)
+    Ok((Verdict::Missed, tests.len() - rest.len()))
 }
 
 fn run_part(switch: usize, tests: &[&Test]) -> Result<Ended> {

@@ -9,8 +9,10 @@ use serde_json::Value;
 
 use super::change::Change;
 use super::edits::{Alternative, Edit, apply, is_on};
+use super::objections::Objections;
 use super::sites::{Kind, Lines, Site, Sites};
 use crate::mutants::copy_tree;
+use crate::mutants::mutant::Mutant;
 use crate::sh::Cmd;
 
 /// What is added to each crate that is changed.
@@ -39,14 +41,26 @@ pub struct Switched {
 impl Switched {
     /// Puts the changes into the copy and takes those out again to which the compiler objects.
     pub fn make(changes: &[Change], check: &Cmd) -> Result<Switched> {
-        copy_tree::update_at(&tree())?;
-        let mut switched =
-            Switched { inside: (1..=changes.len()).collect(), ..Switched::default() };
-        add_switches(changes)?;
+        let crates = crates(changes);
+        let changed = changes.iter().map(|change| change.mutant.file.as_str());
+        let of_crates = crates.iter().flat_map(|of| [of.lib.as_str(), of.switches.as_str()]);
+        copy_tree::update_at(&tree(), &changed.chain(of_crates).collect())?;
+        crates.iter().try_for_each(Crate::add_switches)?;
+        let mut switched = Switched::default();
+        let objections = Objections::read();
+        for (change, switch) in changes.iter().zip(1..) {
+            let Mutant { file, name, .. } = &change.mutant;
+            let text = original(file)?;
+            match objections.has(file, &text, name) {
+                true => switched.unviable.insert(switch),
+                false => switched.inside.insert(switch),
+            };
+        }
         for _ in 0..CHECKS_MAX {
             switched.write(changes)?;
             let (is_ok, text) = check.try_read()?;
             if is_ok {
+                switched.remember(changes)?;
                 return Ok(switched);
             }
             let objected = objected_to(&text, &switched.inside)?;
@@ -60,13 +74,23 @@ impl Switched {
         bail!("the changed code does not compile after {CHECKS_MAX} attempts")
     }
 
+    /// For the next run.
+    fn remember(&self, changes: &[Change]) -> Result<()> {
+        let mut objections = Objections::default();
+        for switch in &self.unviable {
+            let Mutant { file, name, .. } = &changes[switch - 1].mutant;
+            objections.add(file, &original(file)?, name);
+        }
+        objections.write()
+    }
+
     fn write(&mut self, changes: &[Change]) -> Result<()> {
         let mut by_file: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for switch in 1..=changes.len() {
             by_file.entry(&changes[switch - 1].mutant.file).or_default().push(switch);
         }
         for (file, switches) in by_file {
-            let text = fs::read_to_string(copy_tree::tree().join(file)).context(file.to_owned())?;
+            let text = original(file)?;
             let sites = Sites::of(&text).context(file.to_owned())?;
             let mut edits = Edits::default();
             let lines = Lines::of(&text);
@@ -80,6 +104,7 @@ impl Switched {
                     Some(_) => {}
                     None => {
                         self.inside.remove(&switch);
+                        self.unviable.remove(&switch);
                         self.without_switch.insert(switch);
                     }
                 }
@@ -139,20 +164,39 @@ impl Edits {
     }
 }
 
-/// Adds the module of switches to each crate that is changed.
-fn add_switches(changes: &[Change]) -> Result<()> {
+/// The text of a file without changes.
+fn original(file: &str) -> Result<String> {
+    fs::read_to_string(copy_tree::tree().join(file)).with_context(|| file.to_owned())
+}
+
+/// The files of a changed crate that get the module of switches.
+struct Crate {
+    /// Its root module, in which no other change can be.
+    lib: String,
+    /// The module.
+    switches: String,
+}
+
+fn crates(changes: &[Change]) -> Vec<Crate> {
     let sources = changes.iter().filter_map(|change| change.mutant.file.split_once("/src/"));
-    for source in sources.map(|(package, _)| format!("{package}/src")).collect::<BTreeSet<_>>() {
-        let source = tree().join(source);
-        write_changed(&source.join("mutant_switch.rs"), SWITCH)?;
-        let mut lib = fs::read_to_string(source.join("lib.rs"))?;
+    let sources: BTreeSet<&str> = sources.map(|(package, _)| package).collect();
+    let files = |package| Crate {
+        lib: format!("{package}/src/lib.rs"),
+        switches: format!("{package}/src/mutant_switch.rs"),
+    };
+    sources.into_iter().map(files).collect()
+}
+
+impl Crate {
+    fn add_switches(&self) -> Result<()> {
+        write_changed(&tree().join(&self.switches), SWITCH)?;
+        let mut lib = original(&self.lib)?;
         if lib.contains("#![no_std]") {
             lib.push_str("\n#[allow(unused_extern_crates)]\nextern crate std;\n");
         }
         lib.push_str("\n#[doc(hidden)]\npub mod mutant_switch;\n");
-        write_changed(&source.join("lib.rs"), &lib)?;
+        write_changed(&tree().join(&self.lib), &lib)
     }
-    Ok(())
 }
 
 fn write_changed(path: &Path, text: &str) -> Result<()> {
