@@ -21,6 +21,8 @@ mod ops;
 pub mod simulated;
 mod state;
 mod sync_config;
+#[cfg(test)]
+mod test_shared;
 mod tier;
 
 #[cfg(any(fuzzing, clippy))]

@@ -204,6 +204,71 @@ mod tests {
         assert_eq!(kept, FILES_MAX as u64);
         assert_eq!((bytes_max(1000), bytes_max(u64::MAX)), (10, BYTES_MAX));
     }
+
+    #[test]
+    fn what_a_peer_deleted_is_gone_and_not_counted_and_a_failure_is_kept() {
+        let own = tempfile::tempdir().unwrap();
+        let file = |path: PathBuf| QuarantinedFile { path, bytes: 40, since: UNIX_EPOCH };
+        let mut cleared = Cleared::default();
+        assert!(cleared.remove(&file(own.path().join("deleted"))));
+        assert_eq!(cleared.bytes, 0);
+        assert!(cleared.failed.is_none());
+        fs::write(own.path().join("file"), []).unwrap();
+        assert!(!cleared.remove(&file(own.path().join("file/below"))));
+        assert!(!cleared.remove(&file(own.path().join("x".repeat(300)))));
+        assert_eq!(cleared.bytes, 0);
+        assert_eq!(cleared.failed.as_ref().unwrap().kind(), Io::NotADirectory, "the first");
+        for left in [40, 80] {
+            fs::write(own.path().join("file"), []).unwrap();
+            assert!(cleared.remove(&file(own.path().join("file"))));
+            assert_eq!(cleared.bytes, left);
+        }
+    }
+
+    #[test]
+    fn a_quarantine_that_is_no_directory_is_empty() {
+        let own = tempfile::tempdir().unwrap();
+        // As where a peer removed the whole directory and made a file of its name.
+        fs::write(own.path().join("quarantine"), []).unwrap();
+        assert!(list(own.path()).unwrap().is_empty());
+        assert!(list(&own.path().join("absent")).unwrap().is_empty());
+        assert!(list(&own.path().join("x".repeat(300))).is_err());
+    }
+
+    #[test]
+    fn the_oldest_are_listed_first_and_those_of_one_second_by_name() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("quarantine")).unwrap();
+        for (name, bytes) in [("b", 2), ("c", 3), ("a", 1)] {
+            fs::write(own.path().join("quarantine").join(name), vec![0; bytes]).unwrap();
+        }
+        let listed = list(own.path()).unwrap();
+        let ordered: Vec<_> = listed.iter().map(|kept| (kept.since, &kept.path)).collect();
+        assert!(ordered.is_sorted(), "{ordered:?}");
+        assert_eq!(listed.iter().map(|kept| kept.bytes).sum::<u64>(), 6);
+        let age = SystemTime::now().duration_since(listed[0].since).unwrap();
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+    }
+
+    #[test]
+    fn a_file_takes_the_name_of_another_which_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&from, "one").unwrap();
+        assert_eq!(replace(&from, &to).unwrap(), None, "the name was free");
+        assert_eq!(fs::read(&to).unwrap(), b"one");
+        fs::write(&from, "second").unwrap();
+        assert!(!move_to_free(&from, &to));
+        assert_eq!(replace(&from, &to).unwrap(), Some(3));
+        assert_eq!((fs::read(&to).unwrap().as_slice(), from.exists()), (&b"second"[..], false));
+        assert!(!move_to_free(&from, &to));
+        let error = replace(&from, &dir.path().join("to/below")).unwrap_err();
+        assert_eq!(error.kind(), Io::NotADirectory);
+        assert_eq!(replace(&from, &to).unwrap_err().kind(), Io::NotFound);
+        assert_eq!(fs::read(&to).unwrap(), b"second");
+        assert!(move_to_free(&to, &from));
+    }
+
     #[test]
     fn a_directory_in_quarantine_goes_too_and_does_not_stop_the_rest() {
         let own = tempfile::tempdir().unwrap();

@@ -138,3 +138,67 @@ impl Foreign {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use kvtier_key::{GdsElement, MemoryFormat};
+
+    use super::*;
+
+    /// A header of 60 bytes of payload whose text ends before zeros, as another program may write it.
+    fn header() -> Vec<u8> {
+        let element = GdsElement::from_name("U8").unwrap();
+        let mut header =
+            GdsHeader::new(element, vec![2, 1, 3, 10], MemoryFormat::Kv2Ltd).encode().unwrap();
+        let blanks = header.iter().rev().take_while(|byte| **byte == b' ').count();
+        let text_end = GDS_HEADER_BYTES - blanks;
+        header[..8].copy_from_slice(&(text_end as u64 - 8).to_le_bytes());
+        header[text_end..].fill(0);
+        header
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_in_its_header_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chunk");
+        let header = header();
+        let parsed = |file: &[u8], beside: &[u8]| {
+            fs::write(&path, file).unwrap();
+            fs::write(sidecar_of(&path), beside).unwrap();
+            // The length was read before the file was cut off.
+            parse(&File::open(&path).unwrap(), &path, GDS_HEADER_BYTES as u64 + 60).unwrap()
+        };
+        assert_eq!(parsed(&header, &header), ParsedHeader::Payload(60));
+        // The rest reads as zeros, which the sidecar has.
+        for bytes in [GDS_HEADER_BYTES - 1, GDS_HEADER_BYTES / 2] {
+            assert_eq!(parsed(&header[..bytes], &header), ParsedHeader::Invalid, "{bytes}");
+        }
+        assert_eq!(parsed(&[], &header), ParsedHeader::Invalid);
+        assert_eq!(parsed(&header, &[header.as_slice(), b"0"].concat()), ParsedHeader::Invalid);
+        assert_eq!(parsed(&header, &header[1..]), ParsedHeader::Invalid);
+        fs::remove_file(sidecar_of(&path)).unwrap();
+        assert_eq!(parse(&File::open(&path).unwrap(), &path, 1).unwrap(), ParsedHeader::NoSidecar);
+    }
+
+    #[test]
+    fn a_sidecar_that_is_no_file_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chunk");
+        assert_eq!(read_sidecar(&path).unwrap(), None);
+        fs::create_dir(sidecar_of(&path)).unwrap();
+        assert_eq!(read_sidecar(&path).unwrap(), Some(Vec::new()));
+        fs::remove_dir(sidecar_of(&path)).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", sidecar_of(&path)).unwrap();
+        assert_eq!(read_sidecar(&path).unwrap(), Some(Vec::new()));
+        assert!(read_sidecar(&dir.path().join("x".repeat(300))).is_err());
+        let long = vec![1; GDS_HEADER_BYTES + 9];
+        fs::remove_file(sidecar_of(&path)).unwrap();
+        fs::write(sidecar_of(&path), &long).unwrap();
+        assert_eq!(
+            read_sidecar(&path).unwrap().map(|bytes| bytes.len()),
+            Some(GDS_HEADER_BYTES + 1)
+        );
+    }
+}

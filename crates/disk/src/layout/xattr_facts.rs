@@ -122,3 +122,30 @@ pub fn probe_facts(own: &Path) -> io::Result<bool> {
         Err(e) => Err(e.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verify_has_two_names() {
+        assert_eq!("lenient".parse::<Verify>().unwrap(), Verify::Lenient);
+        assert_eq!("strict".parse::<Verify>().unwrap(), Verify::Strict);
+        let error = "Strict".parse::<Verify>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("\"Strict\""), "{error}");
+    }
+
+    #[test]
+    fn an_attribute_is_absent_or_junk_or_the_error_is_the_callers() {
+        let known = |got| Known::read(got, &[0; FACTS_BYTES_MAX + 1]);
+        for absent in [Errno::ENODATA, Errno::ENOTSUP] {
+            assert!(matches!(known(Err(absent)), Ok(Known::Unverified)));
+        }
+        assert!(matches!(known(Err(Errno::ERANGE)), Ok(Known::Junk)));
+        assert_eq!(known(Err(Errno::EIO)).unwrap_err().raw_os_error(), Some(Errno::EIO as i32));
+        for bytes in [0, 10, FACTS_BYTES_MAX + 1, FACTS_BYTES_MAX + 2] {
+            assert!(matches!(known(Ok(bytes)), Ok(Known::Junk)), "{bytes} zeros");
+        }
+    }
+}

@@ -367,29 +367,12 @@ pub fn not_deleted(error: Option<Error>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use kvtier_core::{Caps, Gate, GateLimits, Listener};
-    use kvtier_evict::PolicyKind;
-    use kvtier_index::{Chunk, Index, IndexConfig};
+    use kvtier_core::Listener;
+    use kvtier_index::Chunk;
     use kvtier_key::Digest;
-    use kvtier_mem::{Arena, ArenaConfig};
-    use kvtier_s3::{BucketAddress, Client, Config, Credentials};
 
     use super::*;
-    use crate::TierConfig;
-    use crate::state::shared::SharedParts;
-
-    /// A tier without a cap, whose bucket is never asked.
-    fn shared() -> Shared {
-        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
-        let client = || Config::new(endpoint.clone(), Credentials::new("a", "b"));
-        let parts = SharedParts {
-            caps: Caps::new("test", 1, 1),
-            index: Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap(),
-            gate: Gate::new(GateLimits::new(1, 1)),
-            bounce: Arena::new(ArenaConfig::heap(1)).unwrap(),
-        };
-        Shared::new(&TierConfig::new(client()), Client::new(client()), parts)
-    }
+    use crate::test_shared::shared;
 
     #[derive(Debug, Default)]
     struct Log(Mutex<Vec<Event>>);
@@ -402,7 +385,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_cap_the_oldest_of_too_many_keys_are_forgotten() {
-        let (shared, log) = (shared(), Arc::new(Log::default()));
+        let (shared, log) = (shared(|_| {}), Arc::new(Log::default()));
         shared.listeners.add(log.clone());
         let key = |n: u8| Digest([n; 32]);
         for n in 0..10 {

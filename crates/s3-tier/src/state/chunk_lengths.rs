@@ -99,3 +99,110 @@ fn kind(key: &Key) -> u64 {
     }
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::{Digest, Namespace, ObjectKey};
+
+    use super::*;
+
+    /// What the configuration and the namespace say of all chunks.
+    #[derive(Clone, Copy, Default)]
+    struct Stated {
+        configured: Option<u64>,
+        whole_only: bool,
+        declared: Option<u64>,
+        no_partial: bool,
+    }
+
+    impl Stated {
+        fn geometry(self) -> Geometry {
+            let Stated { configured, whole_only, .. } = self;
+            Geometry { learned: RwLock::default(), configured, whole_only }
+        }
+
+        fn key(self, text: &str) -> Key {
+            let mut namespace =
+                Namespace::new("t", Digest::default()).with_partial(!self.no_partial);
+            if let Some(bytes) = self.declared {
+                namespace = namespace.with_chunk_bytes(0, bytes);
+            }
+            let object = || KeyId::Object(ObjectKey::from_native_name(text).unwrap());
+            Key::new(namespace.into(), KeyId::from_engine_text(text).unwrap_or_else(|_| object()))
+        }
+    }
+
+    const CHUNK: &str = "m@1@0@ab@half";
+    const LAYER: &str = "m@1@0@ab@half@3";
+
+    #[test]
+    fn the_namespace_comes_before_the_configuration_which_says_nothing_of_layers() {
+        let stated = Stated { configured: Some(100), ..Stated::default() };
+        assert_eq!(stated.geometry().full(&stated.key(CHUNK)), Some(100));
+        assert_eq!(stated.geometry().full(&stated.key(LAYER)), None);
+        let stated = Stated { declared: Some(70), ..stated };
+        assert_eq!(stated.geometry().full(&stated.key(CHUNK)), Some(70));
+        let is_too_long = |len| stated.geometry().is_too_long(&stated.key(CHUNK), len);
+        assert_eq!([69, 70, 71].map(is_too_long), [false, false, true]);
+        let unknown = Stated::default();
+        assert!(!unknown.geometry().is_too_long(&unknown.key(CHUNK), u64::MAX));
+    }
+
+    #[test]
+    fn a_partial_chunk_needs_both_to_allow_it() {
+        for (whole_only, no_partial) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let stated = Stated { whole_only, no_partial, declared: Some(70), ..Stated::default() };
+            let allowed = !whole_only && !no_partial;
+            assert_eq!(stated.geometry().allows_partial(&stated.key(CHUNK)), allowed);
+            let refused = |len| stated.geometry().refusal(&stated.key(CHUNK), len);
+            assert_eq!([69, 70, 71].map(|len| refused(len).is_some()), [!allowed, false, true]);
+            let error = refused(71).unwrap();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            let text = error.to_string();
+            assert!(text.contains("have 70 bytes, this one has 71"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_longest_chunk_of_a_kind_is_learned_where_all_are_full() {
+        let stated = Stated { no_partial: true, ..Stated::default() };
+        let geometry = stated.geometry();
+        let learned = |key: &Key, len| {
+            geometry.learn(key, len);
+            geometry.full(key)
+        };
+        let key = stated.key(CHUNK);
+        assert_eq!([50, 60, 40].map(|len| learned(&key, len)), [Some(50), Some(60), Some(60)]);
+        assert!(!geometry.is_too_long(&key, 61), "what was learned may be too short");
+        assert!(geometry.refusal(&key, 61).is_none());
+        assert!(geometry.refusal(&key, 59).is_some());
+        assert_eq!(geometry.full(&stated.key("m@1@0@cd@half")), Some(60));
+        let object = "m@000000ff@0@0505";
+        let others = [LAYER, "n@1@0@ab@half", "m@2@1@ab@half", object];
+        assert!(others.iter().all(|text| geometry.full(&stated.key(text)).is_none()));
+        assert_eq!(learned(&stated.key(object), 80), Some(80));
+        assert_eq!(geometry.full(&stated.key("m@000000ff@0@0606")), Some(80));
+        let others = ["n@000000ff@0@0505", "m@000000fe@0@0505", "m@000000ff@1@0505"];
+        assert!(others.iter().all(|text| geometry.full(&stated.key(text)).is_none()));
+        assert_eq!(learned(&stated.key(LAYER), 7), Some(7));
+        assert_eq!(learned(&key, 1), Some(60));
+        let partial = Stated::default();
+        geometry.learn(&partial.key("p@1@0@ab@half"), 50);
+        assert_eq!(geometry.full(&partial.key("p@1@0@ab@half")), None, "it may be a partial one");
+    }
+
+    #[test]
+    fn the_kinds_that_are_remembered_have_a_maximum() {
+        let stated = Stated { no_partial: true, ..Stated::default() };
+        let geometry = stated.geometry();
+        let key = |n: usize| stated.key(&format!("m{n}@1@0@ab@half"));
+        for n in 0..=KINDS_MAX {
+            geometry.learn(&key(n), 50);
+        }
+        assert_eq!(geometry.full(&key(KINDS_MAX - 1)), Some(50));
+        assert_eq!(geometry.full(&key(KINDS_MAX)), None);
+        geometry.learn(&key(0), 60);
+        assert_eq!(geometry.full(&key(0)), Some(60), "one of those that are remembered");
+    }
+}

@@ -316,4 +316,101 @@ mod tests {
         assert!(names.parse_id(older).is_some());
         assert_eq!(names.other_name(mine).as_deref(), Some(older));
     }
+
+    #[test]
+    fn a_name_has_at_most_1024_bytes() {
+        let name_bytes = |prefix: usize| {
+            let names = ObjectNames::new(Layout::Kvtier, &"p".repeat(prefix), None, false);
+            names.format(&key("m@1@0@ab@half")).map(|name| name.len())
+        };
+        // The digest, two letters of it, and two slashes.
+        let most = NAME_BYTES_MAX - 64 - 4;
+        assert_eq!(name_bytes(most).unwrap(), NAME_BYTES_MAX);
+        let error = name_bytes(most + 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("1025 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_layout_names_the_keys_of_its_own_mode_only() {
+        let engine = key("m@1@0@ab@half");
+        let id = ObjectNames::new(Layout::LmcacheMp, "p", None, false);
+        assert_eq!(id.format(&engine).unwrap_err().kind(), ErrorKind::Unsupported);
+        let object = id.parse_id("p/m@000000ff@0@0505").unwrap();
+        let object = Key::new(Namespace::new("t", Digest::default()).into(), object);
+        assert_eq!(id.format(&object).unwrap(), "p/m@000000ff@0@0505");
+        let flat = ObjectNames::new(Layout::Lmcache, "p", None, false);
+        assert_eq!(flat.format(&object).unwrap_err().kind(), ErrorKind::Unsupported);
+        let layer = key("m@1@0@ab@half@3");
+        assert!(flat.format(&layer).is_ok());
+        assert_eq!(flat.parse_id("p/folder/m@1@0@ab@half"), None);
+        assert_eq!(flat.parse_id("q/m@1@0@ab@half"), None);
+        assert_eq!(flat.parse_id("p/.kvtier/m@1@0@ab@half"), None);
+    }
+
+    #[test]
+    fn a_tier_of_a_layout_without_namespaces_has_those_of_one() {
+        let names = ObjectNames::new(Layout::Lmcache, "", None, false);
+        assert_eq!(names.root(), "");
+        assert!(!names.can_parse() && !names.has_tenants());
+        assert_eq!(names.parse_digest("m@1@0@ab@half"), None);
+        assert_eq!(names.format(&key("m@1@0@ab@half")).unwrap(), "m@1@0@ab@half");
+        assert!(names.can_parse() && names.has_tenants(), "of the tenant t");
+        let id = || KeyId::from_engine_text("m@1@0@ab@half").unwrap();
+        let other = |tenant: &str, layout| {
+            let key = Key::new(Namespace::new(tenant, layout).into(), id());
+            names.format(&key).unwrap_err().to_string()
+        };
+        let of_tenant = "and of another tenant";
+        assert!(other("u", Digest::default()).contains(of_tenant));
+        assert!(!other("t", Digest([1; 32])).contains(of_tenant));
+        assert_eq!(names.format(&key("m@1@0@cd@half")).unwrap(), "m@1@0@cd@half");
+        let of_one = Namespace::new("", Digest::default());
+        let of_salts = of_one.clone().with_salts_as_tenants();
+        let has_tenants = |layout, namespace: Namespace| {
+            ObjectNames::new(layout, "p", Some(namespace.into()), false).has_tenants()
+        };
+        assert!(!has_tenants(Layout::LmcacheMp, of_one));
+        assert!(has_tenants(Layout::LmcacheMp, of_salts.clone()));
+        assert!(!has_tenants(Layout::Kvtier, of_salts), "names have the digest alone");
+        assert!(ObjectNames::new(Layout::Kvtier, "p", None, false).can_parse());
+    }
+
+    #[test]
+    fn chunks_without_a_name_are_entered_once_a_spelling_is_known() {
+        let names = ObjectNames::new(Layout::Lmcache, "p", None, false);
+        assert!(!names.admits_unnamed());
+        names.format(&key("org/m@1@0@ab@half")).unwrap();
+        assert!(names.admits_unnamed());
+        for layout in [Layout::Kvtier, Layout::LmcacheMp] {
+            assert!(ObjectNames::new(layout, "p", None, false).admits_unnamed(), "{layout}");
+        }
+    }
+
+    #[test]
+    fn a_key_has_an_older_name_once_one_was_seen() {
+        let names = ObjectNames::new(Layout::LmcacheMp, "p", None, false);
+        let object = names.parse_id("p/m@000000ff@0@0505").unwrap();
+        let object = Key::new(Namespace::new("", Digest::default()).into(), object);
+        assert_eq!(names.old_name(&object), None);
+        let older = "p/m@000000ff@0505";
+        assert_eq!(names.parse_id(older).as_ref(), Some(object.id()));
+        assert_eq!(names.old_name(&object).as_deref(), Some(older));
+        let of_others = ObjectNames::new(Layout::Kvtier, "p", None, true);
+        assert_eq!(of_others.old_name(&object), None);
+        assert_eq!(names.misread(&object), None);
+    }
+
+    #[test]
+    fn the_spellings_that_are_remembered_have_a_maximum() {
+        let names = ObjectNames::new(Layout::Lmcache, "", None, false);
+        let format = |n: usize| names.format(&key(&format!("org/m{n}@1@0@ab@half")));
+        for n in 0..MODELS_MAX {
+            format(n).unwrap();
+        }
+        assert_eq!(format(MODELS_MAX).unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(format(MODELS_MAX - 1).is_ok());
+        let tagged = names.format(&key("org/m0@1@0@ab@half@a%b/c")).unwrap_err();
+        assert_eq!(tagged.kind(), ErrorKind::Unsupported);
+    }
 }

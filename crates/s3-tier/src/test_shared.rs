@@ -1,0 +1,25 @@
+//! The state of a tier whose bucket is never asked, for tests.
+
+use kvtier_core::{Caps, Gate, GateLimits};
+use kvtier_evict::PolicyKind;
+use kvtier_index::{Index, IndexConfig};
+use kvtier_mem::{Arena, ArenaConfig};
+use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+
+use crate::TierConfig;
+use crate::state::shared::{Shared, SharedParts};
+
+/// A tier without a cap, unless `change` sets one.
+pub fn shared(change: impl FnOnce(&mut TierConfig)) -> Shared {
+    let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+    let client = || Config::new(endpoint.clone(), Credentials::new("a", "b"));
+    let mut config = TierConfig::new(client());
+    change(&mut config);
+    let parts = SharedParts {
+        caps: Caps::new("test", 1, 1),
+        index: Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap(),
+        gate: Gate::new(GateLimits::new(1, 1)),
+        bounce: Arena::new(ArenaConfig::heap(1)).unwrap(),
+    };
+    Shared::new(&config, Client::new(client()), parts)
+}
