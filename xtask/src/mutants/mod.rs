@@ -18,6 +18,7 @@ use anyhow::{Result, bail};
 use self::config::Config;
 use self::mutant::Mutant;
 use self::report::{Report, Verdict};
+pub use self::switched::try_all as try_switched;
 use crate::args::Args;
 use crate::sh::Cmd;
 use crate::versions::CARGO_MUTANTS;
@@ -79,7 +80,7 @@ pub fn run(args: &mut Args) -> Result<()> {
         return Ok(());
     }
     let report = match is_switched {
-        true => switched::try_all(&selection)?,
+        true => try_switched(&selection)?,
         false => try_all(&selection)?,
     };
     println!("{}", report.check(CAUGHT_MIN_PERCENT)?);
