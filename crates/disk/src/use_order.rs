@@ -104,4 +104,43 @@ mod tests {
         assert_eq!(tenant_after(4000, 5000, theirs), ours, "of another file");
         assert_eq!(tenant_after(5000, 5000, TenantId::NONE), ours, "it states none");
     }
+
+    #[test]
+    fn a_touch_makes_a_chunk_the_most_recent() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let digests = [1, 2, 3].map(|n| Digest([n; 32]));
+        digests.iter().for_each(|digest| {
+            let _ = index.insert(Chunk::new(*digest, 4000, 4096));
+        });
+        apply(&mut index, &Record::Touch(digests[0]));
+        apply(&mut index, &Record::Remove(digests[1]));
+        let order = index.eviction_order();
+        let order: Vec<_> = index.chunks_at(&order).map(|chunk| chunk.digest).collect();
+        assert_eq!(
+            order,
+            [digests[1], digests[2], digests[0]],
+            "the listing decides what is there"
+        );
+    }
+
+    #[test]
+    fn the_last_uses_are_those_of_snapshot_and_journals() {
+        let own = tempfile::tempdir().unwrap();
+        std::fs::create_dir(own.path().join("journal")).unwrap();
+        let index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let index = std::sync::Mutex::new(index);
+        let digests = [1, 2, 3].map(|n| Digest([n; 32]));
+        for digest in &digests[..2] {
+            let _ = index.lock().unwrap().insert(Chunk::new(*digest, 4000, 4096));
+        }
+        write_snapshot(own.path(), &index, 1000).unwrap();
+        let clock = kvtier_core::Clock::real();
+        let (journal, from_ms) = (Journal::new(own.path(), "host.1.5.0", &clock), clock.unix_ms());
+        journal.note([Record::Touch(digests[1])]);
+        journal.flush().unwrap();
+        let uses = last_uses(own.path()).unwrap();
+        let at_ms = digests.map(|digest| uses.get(&digest).map(|used| used.at_ms));
+        assert_eq!((at_ms[0], at_ms[2]), (Some(1000), None));
+        assert!(at_ms[1].is_some_and(|at_ms| at_ms >= from_ms), "{at_ms:?}");
+    }
 }

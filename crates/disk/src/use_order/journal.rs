@@ -351,4 +351,115 @@ mod tests {
         assert!(!oldest.exists());
         assert_eq!(names(&dir).unwrap().len(), FILES_MAX);
     }
+
+    fn journal_in(own: &Path) -> Journal {
+        fs::create_dir(own.join("journal")).unwrap();
+        Journal::new(own, "host.1.5.0", &Clock::real())
+    }
+
+    fn touch(n: usize) -> Record {
+        Record::Touch(Digest::derive("test", &n.to_le_bytes()))
+    }
+
+    #[test]
+    fn superseded_records_are_dropped_when_many_wait_and_beyond_the_most_all_new_ones() {
+        let mut waiting = WaitingRecords::default();
+        for n in 0..FOLD_AT {
+            waiting.note(touch(0));
+            assert_eq!(waiting.records.len(), n + 1);
+        }
+        waiting.note(touch(1));
+        assert_eq!((waiting.records.len(), waiting.fold_at), (2, FOLD_AT));
+        // Of records that are all kept, the next pass is after as many again.
+        let mut waiting = WaitingRecords { records: (0..FOLD_AT).map(touch).collect(), fold_at: 1 };
+        waiting.note(touch(0));
+        assert_eq!((waiting.records.len(), waiting.fold_at), (FOLD_AT + 1, 2 * FOLD_AT));
+        waiting.swap(&mut Vec::new());
+        assert_eq!((waiting.records.len(), waiting.fold_at), (0, FOLD_AT));
+        let records = vec![touch(0); WAITING_MAX - 1];
+        let mut waiting = WaitingRecords { records, fold_at: usize::MAX };
+        for _ in 0..3 {
+            waiting.note(touch(1));
+            assert_eq!(waiting.records.len(), WAITING_MAX);
+        }
+    }
+
+    #[cfg(feature = "simulate")]
+    #[test]
+    fn how_many_wait_is_reported() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = journal_in(own.path());
+        assert_eq!(journal.waiting_records(), (0, WAITING_MAX));
+        journal.note([touch(1), touch(2), touch(2)]);
+        assert_eq!(journal.waiting_records(), (3, WAITING_MAX));
+        journal.flush().unwrap();
+        assert_eq!(journal.waiting_records(), (0, WAITING_MAX));
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_the_most_is_followed_by_another() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = journal_in(own.path());
+        let flush = |bytes_before: Option<u64>| {
+            if let Some(bytes) = bytes_before {
+                journal.file.lock().unwrap().bytes = bytes;
+            }
+            journal.note([touch(1)]);
+            journal.flush().unwrap();
+            names(&own.path().join("journal")).unwrap().len()
+        };
+        assert_eq!([flush(None), flush(None)], [1, 1]);
+        let written = fs::metadata(own.path().join("journal/host.1.5.0.1")).unwrap().len();
+        assert_eq!(journal.file.lock().unwrap().bytes, written);
+        assert_eq!(journal.since_snapshot(), written);
+        assert_eq!(flush(Some(FILE_BYTES_MAX)), 1);
+        assert_eq!(flush(Some(FILE_BYTES_MAX + 1)), 2);
+        assert_eq!(journal.file.lock().unwrap().bytes, written / 2, "of the new file");
+        assert_eq!(journal.since_snapshot(), 2 * written, "of both");
+        assert_eq!(journal.begin_anew(), 3);
+        assert_eq!(journal.since_snapshot(), 0);
+    }
+
+    #[test]
+    fn under_another_name_a_journal_goes_on_with_the_next_number() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = journal_in(own.path());
+        let flush = || {
+            journal.note([touch(1)]);
+            journal.flush().unwrap();
+        };
+        flush();
+        journal.rename("host.2.7.0");
+        assert!(journal.file.lock().unwrap().numbers.is_empty(), "they were deleted");
+        flush();
+        let mut files = names(&own.path().join("journal")).unwrap();
+        files.sort_unstable();
+        assert_eq!(files, ["host.1.5.0.1", "host.2.7.0.2"]);
+    }
+
+    #[test]
+    fn the_newest_file_stays_though_no_other_can_be_deleted_and_those_that_are_gone_are_forgotten()
+    {
+        let own = tempfile::tempdir().unwrap();
+        let journal = journal_in(own.path());
+        let dir = own.path().join("journal");
+        let begin = || {
+            journal.note([touch(1)]);
+            journal.flush().unwrap();
+            journal.begin_anew();
+        };
+        (0..FILES_MAX).for_each(|_| begin());
+        for number in 1..=FILES_MAX {
+            fs::remove_file(dir.join(format!("host.1.5.0.{number}"))).unwrap();
+            fs::create_dir(dir.join(format!("host.1.5.0.{number}"))).unwrap();
+        }
+        begin();
+        assert_eq!(names(&dir).unwrap(), [format!("host.1.5.0.{}", FILES_MAX + 1)]);
+        for number in 1..=FILES_MAX {
+            fs::remove_dir(dir.join(format!("host.1.5.0.{number}"))).unwrap();
+        }
+        (0..FILES_MAX).for_each(|_| begin());
+        assert_eq!(journal.file.lock().unwrap().numbers.len(), FILES_MAX);
+        assert_eq!(names(&dir).unwrap().len(), FILES_MAX);
+    }
 }

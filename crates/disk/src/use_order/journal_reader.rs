@@ -406,4 +406,74 @@ mod tests {
             (vec![touch(6)], vec![])
         );
     }
+
+    #[test]
+    fn a_batch_is_of_use_if_it_is_newer_or_follows_the_snapshot() {
+        let is_before = |since_ms, mark, at_ms, follows| {
+            let mut bytes = Vec::new();
+            format::encode_after(follows, at_ms, &[Record::Touch(Digest([1; 32]))], &mut bytes);
+            let batch = format::decode(&bytes).next().unwrap();
+            Since { at_ms: since_ms, mark }.is_before(&batch)
+        };
+        assert_eq!([9, 10, 11].map(|at_ms| is_before(10, None, at_ms, 0)), [false, false, true]);
+        assert_eq!(
+            [6, 7, 8].map(|follows| is_before(10, Some(7), 1, follows)),
+            [false, true, false]
+        );
+        assert!(!is_before(10, None, 1, 7));
+        assert!(!is_before(10, Some(0), 1, 0), "it follows none");
+        assert!(is_before(10, Some(7), 11, 8));
+    }
+
+    #[test]
+    fn of_one_who_lives_only_complete_journals_are_over() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = own.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        let touch = |n: u8| Record::Touch(Digest([n; 32]));
+        let files = ["a.1.0.0.1", "c.1.0.0.1", "c.1.0.0.2", "d.1.0.0.1"];
+        for (name, n) in files.iter().zip(1..) {
+            let mut bytes = Vec::new();
+            format::encode_after(0, u64::from(n), &[touch(n)], &mut bytes);
+            fs::write(journal.join(name), bytes).unwrap();
+        }
+        let mut reader = Reader::new(own.path(), 0);
+        let read = reader.read(Some("a.1.0.0")).unwrap();
+        assert_eq!(read, [touch(2), touch(3), touch(4)], "all but its own");
+        assert_eq!(reader.others(), 3);
+        let living = ["a.1.0.0", "c.1.0.0"].map(str::to_owned).into();
+        reader.forget(&living, "a.1.0.0", 1).unwrap();
+        assert_eq!(names(&journal).unwrap(), ["a.1.0.0.1", "c.1.0.0.2"]);
+    }
+
+    #[test]
+    fn a_batch_whose_end_was_not_yet_written_is_read_when_it_is() {
+        let own = tempfile::tempdir().unwrap();
+        let path = own.path().join("journal/c.1.0.0.1");
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let touch = |n: u8| Record::Touch(Digest([n; 32]));
+        let mut bytes = Vec::new();
+        for n in [1, 2] {
+            format::encode_after(0, u64::from(n), &[touch(n)], &mut bytes);
+        }
+        let mut reader = Reader::new(own.path(), 0);
+        fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+        assert_eq!(reader.read(None).unwrap(), [touch(1)]);
+        let damage = reader.take_damage();
+        let left = bytes.len() / 2 - 3;
+        assert!(damage.len() == 1 && damage[0].starts_with(&format!("{left} bytes")), "{damage:?}");
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(reader.read(None).unwrap(), [touch(2)]);
+        assert!(reader.take_damage().is_empty());
+    }
+
+    #[test]
+    fn a_directory_without_journals_has_none_and_one_that_cannot_be_read_is_an_error() {
+        let own = tempfile::tempdir().unwrap();
+        fs::write(own.path().join("journal"), "").unwrap();
+        for dir in ["journal", "absent"] {
+            assert!(names(&own.path().join(dir)).unwrap().is_empty(), "{dir}");
+        }
+        assert!(names(&own.path().join("x".repeat(300))).is_err());
+    }
 }

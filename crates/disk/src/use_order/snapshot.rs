@@ -103,3 +103,67 @@ pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     kvtier_os::write_all(&mut file, &bytes)?;
     kvtier_os::rename(draft, own.join("snapshot"))
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    /// Chunks by their numbers, the least recently used first.
+    fn index(numbers: &[u8]) -> Mutex<Index> {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        for n in numbers {
+            let _ = index.insert(Chunk::new(Digest([*n; 32]), 4000, 4096));
+        }
+        Mutex::new(index)
+    }
+
+    #[test]
+    fn a_snapshot_has_the_most_recent_first_and_a_mark_of_its_own() {
+        let own = tempfile::tempdir().unwrap();
+        let mut mark = SnapshotMark::default();
+        assert_eq!(mark.mark(own.path()), 0);
+        let none = read(own.path());
+        assert!((none.at_ms, none.chunks.len()) == (0, 0) && none.damage.is_none(), "{none:?}");
+        for (at_ms, numbers) in [(1000, [1, 2, 3]), (2000, [3, 1, 2])] {
+            write(own.path(), &index(&numbers), at_ms).unwrap();
+            assert_eq!(mark.mark(own.path()), snapshot_mark(at_ms));
+            assert_eq!(mark.mark(own.path()), snapshot_mark(at_ms), "of the same file");
+            let Snapshot { at_ms: read_ms, chunks, damage } = read(own.path());
+            let read: Vec<u8> = chunks.iter().rev().map(|chunk| chunk.digest.0[0]).collect();
+            assert_eq!((read_ms, read.as_slice(), damage), (at_ms, &numbers[..], None));
+        }
+        fs::remove_file(own.path().join("snapshot")).unwrap();
+        assert_eq!(mark.mark(own.path()), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_of_a_snapshot_is_reported() {
+        let own = tempfile::tempdir().unwrap();
+        let path = own.path().join("snapshot");
+        write(own.path(), &index(&[1, 2]), 1000).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let damage = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            let read = read(own.path());
+            (read.chunks.len(), read.damage.unwrap_or_default())
+        };
+        let (chunks, text) = damage(&bytes[..bytes.len() - 1]);
+        assert!(
+            chunks == 2 && text.contains("is damaged") && text.contains("of 2 chunks"),
+            "{text}"
+        );
+        let mut later = bytes.clone();
+        later[4..6].copy_from_slice(&77u16.to_le_bytes());
+        let (chunks, text) = damage(&later);
+        assert!(chunks == 0 && text.contains("has version 77"), "{text}");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let unreadable = read(own.path());
+        assert!(unreadable.chunks.is_empty());
+        assert!(unreadable.damage.unwrap().contains("cannot be read"));
+    }
+}
