@@ -40,6 +40,11 @@ pub fn open(dir: &Path) -> Disk<Idle> {
     open_on(&ManualClock::new(), dir)
 }
 
+/// Its state, for the tests of other modules.
+pub fn shared(disk: &Disk<Idle>) -> &Arc<Shared<Idle>> {
+    &disk.shared
+}
+
 /// A tier whose own rounds come when this clock is moved.
 pub fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
     let mut config = DiskConfig::new(dir, 1 << 20);

@@ -297,8 +297,11 @@ impl<M: Mover> Submitted for EncodedRead<M> {
 
 #[cfg(test)]
 mod tests {
+    use kvtier_key::{CodecId, Digest, EncodedPayload};
+
     use super::*;
     use crate::chunk_file_name::encoded_file_len;
+    use crate::disk::tests::key;
 
     #[test]
     fn the_length_of_a_file_shows_whether_it_is_encoded() {
@@ -310,6 +313,73 @@ mod tests {
             let refused =
                 [0, PAGE, file_len(len), file_len(len) + 1, file_len(len) + 2 * GROWTH_MAX];
             assert!(refused.iter().all(|bytes| !may_be_encoded(len, *bytes)), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_file_a_mebibyte_longer_than_its_raw_payload_may_be_encoded_and_no_longer_one() {
+        let most = file_len(4096) + GROWTH_MAX;
+        assert!(may_be_encoded(4096, most));
+        assert!(!may_be_encoded(4096, most + PAGE));
+        assert!(may_be_encoded(1 << 20, 2 * PAGE));
+    }
+
+    const RAW: usize = 5000;
+    const STORED: [u8; 300] = [7; 300];
+
+    fn with(change: impl FnOnce(&mut Facts)) -> Facts {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    }
+
+    fn facts() -> Facts {
+        let raw_crc = Some(BlockSums::from_bytes(&[1; RAW]).whole());
+        let payload = EncodedPayload { codec: CodecId(2), key_id: 0, raw_len: RAW as u64, raw_crc };
+        let key = key(1);
+        let sums = BlockSums::from_bytes(&STORED);
+        Facts::encoded(*key.digest(), key.namespace().digest(), payload, sums)
+    }
+
+    fn file(facts: &Facts, name: &[u8], stored: &[u8]) -> Vec<u8> {
+        let mut file = stored.to_vec();
+        file.resize((footer::file_len_of(facts) - PAGE) as usize, 0);
+        file.extend(footer::encode_parts(facts, name).unwrap());
+        file
+    }
+
+    #[test]
+    fn an_encoded_file_is_verified_by_its_footer_and_one_thing_that_differs_refuses_it() {
+        let is_verified = |file: &[u8]| {
+            let found = verified(&key(1), RAW as u64, file);
+            assert!(found.as_ref().is_none_or(|(_, stored)| *stored == STORED));
+            found.is_some()
+        };
+        let good = file(&facts(), &key(1).canonical(), &STORED);
+        assert!(is_verified(&good));
+        assert!(is_verified(&file(&facts(), b"", &STORED)));
+        let wrong = [
+            with(|facts| facts.key = *key(2).digest()),
+            with(|facts| facts.namespace = Digest([1; 32])),
+            with(|facts| facts.raw_len = RAW as u64 + 1),
+        ];
+        for facts in wrong {
+            assert!(!is_verified(&file(&facts, b"", &STORED)), "{facts:?}");
+        }
+        assert!(!is_verified(&file(&facts(), &key(2).canonical(), &STORED)));
+        // Facts of a payload as it is, in a file that has their length.
+        let key = key(1);
+        let plain =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&[7; RAW]));
+        assert!(verified(&key, RAW as u64, &file(&plain, b"", &[7; RAW])).is_none());
+        let mut longer = STORED.to_vec();
+        longer.resize(good.len(), 0);
+        longer.extend_from_slice(&good[good.len() - PAGE as usize..]);
+        assert!(!is_verified(&longer), "one page too many");
+        for at in [0, STORED.len(), good.len() - PAGE as usize, good.len() - 1] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert!(verified(&key, RAW as u64, &bytes).is_none(), "byte {at}");
         }
     }
 }

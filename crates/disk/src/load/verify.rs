@@ -119,3 +119,150 @@ pub fn verify<'a>(
         && padding.iter().all(|b| *b == 0);
     is_same.then_some(tail)
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::{CodecId, Digest, Facts};
+    use kvtier_mem::{Arena, ArenaConfig};
+
+    use super::*;
+    use crate::disk::tests::{LEN, key, open, shared};
+
+    fn lease(bytes: &[u8]) -> Lease {
+        let arena = Arena::new(ArenaConfig::heap(bytes.len().max(1))).unwrap();
+        let mut lease = arena.lease(bytes.len()).unwrap();
+        lease.write_at(0, bytes).unwrap();
+        lease
+    }
+
+    const PAYLOAD: [u8; LEN] = [7; LEN];
+    const TAIL: usize = LEN % PAGE as usize;
+
+    fn with(change: impl FnOnce(&mut Facts)) -> Facts {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    }
+
+    fn facts() -> Facts {
+        let key = key(1);
+        let sums = BlockSums::from_bytes(&PAYLOAD);
+        Facts::plain(*key.digest(), key.namespace().digest(), sums)
+    }
+
+    /// The last partial page of the payload, and the footer.
+    fn pair(facts: &Facts, name: &[u8]) -> Vec<u8> {
+        let mut pair = PAYLOAD[..TAIL].to_vec();
+        pair.resize(PAGE as usize, 0);
+        pair.extend(footer::encode_parts(facts, name).unwrap());
+        pair
+    }
+
+    /// The checksums of the whole pages, as they arrived.
+    fn arrived(payload: &[u8]) -> Option<PieceSums> {
+        let mut sums = PieceSums::new(LEN as u64);
+        sums.piece(0, &payload[..LEN - TAIL]);
+        Some(sums)
+    }
+
+    fn is_verified(pair: &[u8], sums: Option<PieceSums>) -> bool {
+        let end = verify(&key(1), LEN as u64, &lease(pair), sums).map(<[u8]>::to_vec);
+        assert!(end.as_ref().is_none_or(|end| *end == PAYLOAD[..TAIL]));
+        end.is_some()
+    }
+
+    #[test]
+    fn a_chunk_is_verified_by_its_footer() {
+        let name = key(1).canonical();
+        for sums in [None, arrived(&PAYLOAD)] {
+            assert!(is_verified(&pair(&facts(), &name), sums));
+        }
+        assert!(is_verified(&pair(&facts(), b""), None), "its writer had the digest alone");
+    }
+
+    #[test]
+    fn one_thing_that_differs_is_enough_to_refuse_it() {
+        let own = key(1);
+        let name = own.canonical();
+        let others = BlockSums::from_bytes(&[7; LEN - 1]);
+        let wrong = [
+            with(|facts| facts.key = *key(2).digest()),
+            with(|facts| facts.namespace = Digest([1; 32])),
+            with(|facts| facts.raw_len = LEN as u64 + 1),
+            with(|facts| facts.codec = CodecId(2)),
+            with(|facts| facts.key_id = 3),
+            with(|facts| facts.sums = others),
+        ];
+        for facts in wrong {
+            // Without the key's own name, so that nothing else differs.
+            assert!(!is_verified(&pair(&facts, b""), None), "{facts:?}");
+        }
+        assert!(!is_verified(&pair(&facts(), &key(2).canonical()), None));
+        let good = pair(&facts(), &name);
+        let page = PAGE as usize;
+        for at in [TAIL, page - 1, page, page + 40] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert!(!is_verified(&bytes, None), "byte {at}");
+        }
+        assert!(!is_verified(&good[page..], None), "no room for the tail");
+        assert!(!is_verified(&good[page + 1..], None));
+        let mut flipped = good.clone();
+        flipped[0] ^= 1;
+        assert!(!is_verified_any(&flipped, arrived(&PAYLOAD)), "in the tail");
+        assert!(!is_verified(&good, arrived(&[6; LEN])), "before it");
+        assert!(!is_verified(&good, Some(PieceSums::new(LEN as u64))), "it never arrived");
+    }
+
+    fn is_verified_any(pair: &[u8], sums: Option<PieceSums>) -> bool {
+        verify(&key(1), LEN as u64, &lease(pair), sums).is_some()
+    }
+
+    #[test]
+    fn parts_are_watched_by_their_offset_in_the_payload() {
+        let into = |len: usize| lease(&vec![0; len]);
+        let half = 2 * PAGE as usize;
+        let payload: Vec<u8> = (0..2 * half).map(|n| (n / 100) as u8).collect();
+        let parts = [
+            Part::Read { at: 0, len: half, into: into(half) },
+            Part::Read { at: half as u64, len: half, into: into(half) },
+        ];
+        let sums = Arc::new(Mutex::new(PieceSums::new(payload.len() as u64)));
+        let (mut watch, reported) = watch(&sums, &parts);
+        assert!(reported.is_none(), "the CPU sees these bytes");
+        watch(0, 0, &payload[..half]);
+        watch(1, 0, &payload[half..half + 500]);
+        watch(1, 500, &payload[half + 500..]);
+        watch(2, 0, &[1; 100]);
+        assert_eq!(take_sums(&sums).finish(), Some(BlockSums::from_bytes(&payload)));
+    }
+
+    #[test]
+    fn what_did_not_arrive_by_itself_is_copied_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = open(dir.path());
+        let shared = shared(&disk);
+        let counters = &shared.counters;
+        let copied = || {
+            let load = |counter: &std::sync::atomic::AtomicU64| {
+                counter.load(std::sync::atomic::Ordering::Relaxed)
+            };
+            (load(&counters.copied_bounce_bytes), load(&counters.copied_tail_bytes))
+        };
+        let mut into = [lease(&[0; 6]), lease(&[0; 6])];
+        copy_remaining(shared, &mut into, None, 10, &[1, 2, 3]).unwrap();
+        let bytes = |into: &[Lease; 2]| -> Vec<u8> {
+            into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect()
+        };
+        assert_eq!(bytes(&into)[..10], [0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+        assert_eq!(copied(), (0, 3));
+        let bounce = lease(&[9; 7]);
+        copy_remaining(shared, &mut into, Some(&bounce), 9, &[4, 5]).unwrap();
+        assert_eq!(bytes(&into)[..9], [9, 9, 9, 9, 9, 9, 9, 4, 5]);
+        assert_eq!(copied(), (7, 5));
+        // What lies before it never arrived.
+        let mut empty = [Arena::new(ArenaConfig::heap(6)).unwrap().lease(6).unwrap()];
+        let error = copy_remaining(shared, &mut empty, None, 6, &[4, 5]).unwrap_err();
+        assert!(error.to_string().contains("the bytes are right"), "{error}");
+    }
+}
