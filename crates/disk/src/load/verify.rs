@@ -205,7 +205,7 @@ mod tests {
             bytes[at] ^= 1;
             assert!(!is_verified(&bytes, None), "byte {at}");
         }
-        assert!(!is_verified(&good[page..], None), "no room for the tail");
+        assert!(!is_verified(&good[page..], None), "no space for the tail");
         assert!(!is_verified(&good[page + 1..], None));
         let mut flipped = good.clone();
         flipped[0] ^= 1;
@@ -260,7 +260,7 @@ mod tests {
         copy_remaining(shared, &mut into, Some(&bounce), 9, &[4, 5]).unwrap();
         assert_eq!(bytes(&into)[..9], [9, 9, 9, 9, 9, 9, 9, 4, 5]);
         assert_eq!(copied(), (7, 5));
-        // What lies before it never arrived.
+        // What is before it never arrived.
         let mut empty = [Arena::new(ArenaConfig::heap(6)).unwrap().lease(6).unwrap()];
         let error = copy_remaining(shared, &mut empty, None, 6, &[4, 5]).unwrap_err();
         assert!(error.to_string().contains("the bytes are right"), "{error}");
