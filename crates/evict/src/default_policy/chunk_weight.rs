@@ -75,4 +75,31 @@ mod tests {
         let factors = [-128, -1, 0, 1, 2, 127].map(|priority| factor(of_priority(priority)));
         assert_eq!(factors, [0.5, 0.5, 1.0, 2.0, 4.0, 4.0]);
     }
+
+    #[test]
+    fn a_cost_is_compared_for_each_byte() {
+        let mut weight = Weight::default();
+        let weights = [100, 200, 50].map(|bytes| weight.of(100, bytes));
+        assert_eq!(weights, [AVERAGE, AVERAGE - 1, AVERAGE + 1]);
+    }
+
+    #[test]
+    fn the_average_moves_by_a_part_of_the_difference() {
+        let mut weight = Weight::default();
+        let averages = [100, 200].map(|cost| {
+            weight.of(cost, 100);
+            weight.average * 1024.0
+        });
+        assert_eq!(averages, [1024.0, 1025.0]);
+    }
+
+    #[test]
+    fn a_cost_at_the_limit_is_average() {
+        // Averages that move to 1023 and 3100.
+        for (average, cost, bytes) in [(1022.5, 3069, 2), (3101.0, 2077, 1)] {
+            assert_eq!(Weight { average }.of(cost, bytes), AVERAGE);
+        }
+        assert_eq!(Weight { average: 1022.5 }.of(3070, 2), AVERAGE + 1);
+        assert_eq!(Weight { average: 3101.0 }.of(2076, 1), AVERAGE - 1);
+    }
 }

@@ -182,4 +182,34 @@ mod tests {
             history.weight()
         );
     }
+
+    #[test]
+    fn a_table_has_a_quarter_to_half_as_many_ghosts_as_there_are_chunks() {
+        let mut history = ReuseHistory::new();
+        let made = [1 << 17, (1 << 18) - 1, (1 << 19) - 2, 1 << 19, 1_000_000].map(|residents| {
+            history.make(residents);
+            (history.memory_bytes() / 8, history.weight())
+        });
+        let expected = [(16, 8.0), (16, 16.0), (17, 16.0), (18, 8.0), (18, 16.0)]
+            .map(|(bits, weight)| (1 << bits, weight));
+        assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn a_table_is_too_small_for_more_than_four_times_as_many() {
+        let mut history = ReuseHistory::new();
+        assert_eq!([0, 1].map(|residents| history.is_small_for(residents)), [false, true]);
+        history.make(100);
+        assert_eq!([400, 401].map(|residents| history.is_small_for(residents)), [false, true]);
+    }
+
+    #[test]
+    fn only_tags_of_the_sample_are_in_it() {
+        let mut history = ReuseHistory::new();
+        assert!(!history.samples(5), "there is no table");
+        history.make(1_000_000);
+        let sampled = (1..=16_000).filter(|tag| history.samples(*tag)).count();
+        assert!((800..1200).contains(&sampled), "{sampled}");
+        assert!(!history.samples(0));
+    }
 }

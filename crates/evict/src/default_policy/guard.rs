@@ -204,4 +204,34 @@ mod tests {
         guard.class_weight(10);
         assert_eq!((guard.uses, guard.ahead), (most / 2.0 + 1.0, 4.0));
     }
+
+    #[test]
+    fn what_was_shed_displaces_others_and_what_was_deleted_gives_space() {
+        let lead = |change: fn(&mut Guard)| {
+            let mut guard = Guard::new();
+            guard.set_capacity(10);
+            (1..=10).for_each(|now| guard.saved(now));
+            change(&mut guard);
+            guard.begin_request();
+            guard.missed(1, 20, 3.0);
+            guard.ahead
+        };
+        let save = |guard: &mut Guard| (11..=13).for_each(|now| guard.saved(now));
+        assert_eq!(lead(|_| ()), 3.0, "LRU holds all");
+        assert_eq!(lead(|guard| guard.shed(11, 4.0)), 0.0);
+        assert_eq!(lead(save), 0.0);
+        let delete_and_save = |guard: &mut Guard| {
+            (6..=8).for_each(|stamp| guard.removed(stamp, 10));
+            (11..=13).for_each(|now| guard.saved(now));
+        };
+        assert_eq!(lead(delete_and_save), 3.0);
+    }
+
+    #[test]
+    fn an_empty_cache_counts_one_use_more_than_there_were() {
+        let mut guard = Guard { ahead: 0.002, ..Guard::new() };
+        assert_eq!((guard.class_weight(0) * 1000.0).round(), 75.0);
+        guard.count_uses(1);
+        assert_eq!((guard.class_weight(0) * 1000.0).round(), 575.0);
+    }
 }

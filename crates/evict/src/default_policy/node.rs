@@ -187,4 +187,83 @@ mod tests {
             .collect();
         assert_eq!(generations, (1..16).chain([0, 1]).collect::<Vec<u16>>());
     }
+
+    /// All that a node keeps.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Plain {
+        parent: (u32, u16),
+        children: u16,
+        generation: u16,
+        class: ReuseClass,
+        weight: usize,
+        flags: [bool; 3],
+    }
+
+    impl Plain {
+        fn of(node: TreeNode) -> Self {
+            Plain {
+                parent: (node.parent, node.parent_generation()),
+                children: node.children(),
+                generation: node.generation(),
+                class: node.class(),
+                weight: node.weight(),
+                flags: [node.is_pinned(), node.is_fresh(), node.is_parked()],
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_changes_alone() {
+        // Each of the sixteen bits set and not set, beside each of the others.
+        for bits in 0..=u16::MAX {
+            let mut node = TreeNode { family: bits.rotate_left(5), bits, ..TreeNode::default() };
+            let mut plain = Plain::of(node);
+            plain.class = ReuseClass::from_bits(bits.wrapping_mul(77) >> 4);
+            node.set_class(plain.class);
+            assert_eq!(Plain::of(node), plain);
+            plain.weight = usize::from(bits.wrapping_mul(77) >> 14);
+            node.set_weight(plain.weight);
+            assert_eq!(Plain::of(node), plain);
+            plain.parent = (u32::from(bits), bits.wrapping_mul(33) >> 12);
+            node.set_parent(plain.parent.0, plain.parent.1);
+            assert_eq!(Plain::of(node), plain);
+            plain.flags = plain.flags.map(|is_set| !is_set);
+            node.set_pinned(plain.flags[0]);
+            node.set_fresh(plain.flags[1]);
+            node.set_parked(plain.flags[2]);
+            assert_eq!(Plain::of(node), plain);
+        }
+    }
+
+    #[test]
+    fn children_are_counted_up_to_the_maximum_and_fall_no_more_there() {
+        let mut node = TreeNode::fresh(5, 3, TAIL, 15);
+        node.set_parent(9, 15);
+        let empty = Plain::of(node);
+        assert_eq!((node.remove_child(), Plain::of(node)), (false, empty), "there is none");
+        for children in 1..CHILDREN_MAX {
+            node.add_child();
+            assert_eq!(Plain::of(node), Plain { children, ..empty });
+        }
+        for children in (0..CHILDREN_MAX - 1).rev() {
+            assert_eq!(node.remove_child(), children == 0, "{children} are left");
+            assert_eq!(Plain::of(node), Plain { children, ..empty });
+        }
+        for _ in 0..=CHILDREN_MAX {
+            node.add_child();
+        }
+        let full = Plain { children: CHILDREN_MAX, ..empty };
+        assert_eq!(Plain::of(node), full);
+        assert_eq!((node.remove_child(), Plain::of(node)), (false, full));
+    }
+
+    #[test]
+    fn a_generation_ends_only_with_its_children() {
+        let mut node = TreeNode::fresh(5, 2, TAIL, 7);
+        node.orphan();
+        assert_eq!(node.generation(), 7);
+        (0..2).for_each(|_| node.add_child());
+        node.orphan();
+        assert_eq!((node.generation(), node.children()), (8, 0));
+    }
 }

@@ -48,3 +48,18 @@ impl Retained {
         4 * self.by_deadline.len() * size_of::<(u64, u32)>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_two_entries_for_each_slot_in_trees_that_are_half_full() {
+        let mut retained = Retained::default();
+        let bytes = [3, 5, 5, 9].map(|slot| {
+            retained.keep_for(slot, 7);
+            retained.memory_bytes()
+        });
+        assert_eq!(bytes, [64, 128, 128, 192]);
+    }
+}

@@ -159,4 +159,38 @@ mod tests {
         assert_eq!(octaves, [0, 0, 1, 1, 2, 27, 28, 28]);
         assert!(hinted(u64::MAX).index() < TAIL.index());
     }
+
+    #[test]
+    fn the_parts_of_a_class_change_alone() {
+        for bits in 0..1 << ReuseClass::BITS {
+            let class = ReuseClass::from_bits(bits);
+            assert_eq!(class.bits(), bits);
+            for hits in 0..=HITS_MAX {
+                let other = class.with_hits(hits);
+                assert_eq!(other.hits(), hits);
+                assert_eq!(
+                    (other.bits() & HINTED, other.bits() & LOW),
+                    (bits & HINTED, bits & LOW)
+                );
+            }
+        }
+        for (added, hits) in [(1, 0), (4, 1), (15, 6), (16, 7)] {
+            for gap in 0..=NEW {
+                let request = LastRequest::new(gap, added);
+                let class = ReuseClass::seen(hits, request);
+                assert_eq!((class.hits(), class.last_request()), (hits, request));
+                for other in 0..=NEW {
+                    assert_eq!(request.with_gap(other), LastRequest::new(other, added));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_is_counted_in_octaves_from_a_quarter_of_the_time_of_all_chunks() {
+        let ages = [0, 1, 2, 3, 4, 7, 8, 16, 32, 63, 64, 1000, u32::MAX];
+        let gaps = ages.map(|age| gap_of(age, 7));
+        assert_eq!(gaps, [0, 0, 1, 1, 2, 2, 3, 4, 5, 5, 6, 6, 6]);
+        assert_eq!([0, 1, 8].map(|age| gap_of(age, 0)), [0, 3, 6], "one more than there are");
+    }
 }

@@ -261,4 +261,75 @@ mod tests {
         shadow.put(5, 4.0);
         assert_eq!((shadow.len, shadow.chunks), (1, 4.0));
     }
+
+    /// A shadow with these windows, each its begin and its chunks.
+    fn shadow(capacity: f64, windows: &[(u32, f32)]) -> ShadowLru {
+        let mut shadow = ShadowLru { capacity, len: windows.len(), ..ShadowLru::new() };
+        for (window, (begin, chunks)) in shadow.windows.iter_mut().zip(windows) {
+            *window = Window { begin: *begin, chunks: *chunks };
+            shadow.chunks += f64::from(*chunks);
+        }
+        shadow
+    }
+
+    fn windows(shadow: &ShadowLru) -> Vec<(u32, f32)> {
+        shadow.windows[..shadow.len].iter().map(|window| (window.begin, window.chunks)).collect()
+    }
+
+    #[test]
+    fn a_window_opens_when_the_newest_holds_more_than_its_part_and_one() {
+        let mut shadow = ShadowLru::new();
+        (1..=33).for_each(|now| shadow.put(now, 1.0));
+        // Of 32 chunks two are the part of one window and one more, so the last chunk goes to them.
+        let mut expected: Vec<(u32, f32)> = (0..16).map(|n| (2 * n + 1, 2.0)).collect();
+        (expected[0].0, expected[15].1) = (0, 3.0);
+        assert_eq!(windows(&shadow), expected);
+        shadow.put(34, 1.0);
+        expected.push((34, 1.0));
+        assert_eq!(windows(&shadow), expected);
+    }
+
+    #[test]
+    fn the_capacity_grows_and_does_not_fall_with_the_chunks() {
+        let mut shadow = ShadowLru::new();
+        shadow.set_capacity(3);
+        let capacities = [5, 2].map(|chunks| {
+            shadow.grow(chunks);
+            shadow.capacity
+        });
+        assert_eq!(capacities, [5.0, 5.0]);
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_from_the_oldest_windows() {
+        let full = [(100, 4.0), (200, 3.0), (250, 0.0), (300, 1.0), (400, 1.0)];
+        let left = |capacity: f64| {
+            let mut shadow = shadow(capacity, &full);
+            shadow.put(500, 0.5);
+            assert_eq!(shadow.chunks, capacity.min(9.5));
+            windows(&shadow)
+        };
+        let last = [(300, 1.0), (400, 1.5)];
+        let behind = |first: &[(u32, f32)]| [first, &last].concat();
+        assert_eq!(left(9.5), behind(&[(100, 4.0), (200, 3.0), (250, 0.0)]), "all fit");
+        assert_eq!(left(6.5), behind(&[(175, 1.0), (200, 3.0), (250, 0.0)]));
+        assert_eq!(left(5.5), behind(&[(200, 3.0), (250, 0.0)]), "the first exactly");
+        assert_eq!(left(4.0), behind(&[(225, 1.5), (250, 0.0)]));
+        assert_eq!(left(2.5), behind(&[(250, 0.0)]), "an empty one stays");
+        assert_eq!(left(2.0), [(350, 0.5), (400, 1.5)]);
+    }
+
+    #[test]
+    fn windows_are_merged_only_where_there_is_no_place_for_another() {
+        let mut full: Vec<(u32, f32)> = (0..127).map(|n| (n, 1.0)).collect();
+        let mut shadow = shadow(f64::INFINITY, &full);
+        shadow.open_window(1000);
+        full.push((1000, 0.0));
+        assert_eq!((windows(&shadow), shadow.len), (full, WINDOWS));
+        // Three of them together are no more than a part of all chunks, and four are.
+        shadow.open_window(2000);
+        let merged = (0..42).map(|n| (3 * n, 3.0));
+        let expected: Vec<(u32, f32)> = merged.chain([(126, 1.0), (2000, 0.0)]).collect();
+        assert_eq!(windows(&shadow), expected);
+    }
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::reuse_class::gap_of;
+use super::reuse_class::{NEW, TAIL, gap_of};
 use super::reuse_model::{Evidence, Watched};
 use super::*;
 
@@ -72,6 +72,12 @@ fn the_order_is_the_order_of_eviction() {
         policy.insert(SlotInfo::new(slot, 1));
         if slot % 3 == 0 {
             policy.hint(slot, &EvictionHint::new().with_expected_return_ms(1000));
+        }
+        if slot % 5 == 0 {
+            policy.hint(slot, &EvictionHint::new().with_priority(1));
+        }
+        if slot % 40 == 1 {
+            policy.hint(slot, &EvictionHint::new().with_retention_ms(1000));
         }
         if slot % 7 == 0 {
             policy.touch(slot / 2);
@@ -349,4 +355,222 @@ fn what_a_chain_displaces_itself_was_still_held_when_its_request_began() {
     assert!(is_lru_ahead_after(40, chain), "LRU would have had the hit");
     // Each of these is a request of its own, since all continue one chunk.
     assert!(!is_lru_ahead_after(40, |_| Some(0)), "LRU has evicted it long before");
+}
+
+fn of_slots(count: u32) -> KvPolicy {
+    let mut policy = KvPolicy::new();
+    (0..count).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    policy
+}
+
+#[test]
+fn the_first_of_retention_return_and_end_is_the_class_of_a_hint() {
+    let mut policy = of_slots(1);
+    policy.touch_chain(&[0]);
+    policy.touch_chain(&[0]);
+    let seen = policy.nodes[0].class();
+    let returns = EvictionHint::new().with_expected_return_ms(1000);
+    let hints = [
+        EvictionHint::new().with_priority(1),
+        EvictionHint::new().with_session_ended(),
+        returns,
+        returns.with_session_ended(),
+        returns.with_session_ended().with_retention_ms(5),
+    ];
+    let classes = hints.map(|hint| {
+        policy.hint(0, &hint);
+        policy.nodes[0].class()
+    });
+    let expected = [ENDED, hinted(1000), hinted(1000), RETAINED].map(|class| class.with_hits(1));
+    assert_eq!((classes[0], &classes[1..]), (seen, &expected[..]));
+}
+
+#[test]
+fn the_end_of_a_pin_that_was_none_changes_nothing() {
+    let mut policy = of_slots(3);
+    policy.unpin(0);
+    assert_eq!(policy.eviction_order(), [0, 1, 2]);
+    policy.begin_evict(0);
+    policy.evict(0, 0);
+    policy.unpin(0);
+    assert_eq!(policy.eviction_order(), [1, 2]);
+}
+
+#[test]
+fn a_shed_chunk_that_is_saved_later_has_returned() {
+    let mut policy = of_slots(3);
+    // The first eviction makes the table.
+    policy.evict(0, 0);
+    policy.shed(77);
+    policy.insert(SlotInfo::new(0, 1).with_tag(77));
+    assert_eq!(policy.nodes[0].class().hits(), 1);
+}
+
+#[test]
+fn chunks_saved_one_after_the_other_are_counted() {
+    let mut policy = KvPolicy::new();
+    for slot in 0..20 {
+        let parent = u32::checked_sub(slot, 1);
+        policy.insert(SlotInfo::new(slot, 1).with_chain(parent, slot));
+        let request = policy.nodes[slot].class().last_request();
+        assert_eq!(request, LastRequest::new(NEW, slot as usize + 1), "{slot}");
+    }
+    policy.insert(SlotInfo::new(20, 1).with_chain(Some(0), 1));
+    let request = policy.nodes[20].class().last_request();
+    assert_eq!(request, LastRequest::new(gap_of(20, 20), 1), "it does not continue the last one");
+}
+
+#[test]
+fn a_request_uses_its_chunks_the_deepest_first_and_those_that_are_absent() {
+    let mut policy = of_slots(5);
+    policy.touch_request(&[3, 0, 4], 2);
+    assert_eq!([3, 0, 4].map(|slot| policy.nodes[slot].stamp), [8, 7, 6]);
+    // Little enough that one use more would show.
+    let mut guard = Guard::new();
+    guard.missed(0, 8, 0.006);
+    policy.guard.missed(0, 8, 0.006);
+    guard.count_uses(5);
+    assert_eq!(policy.guard.class_weight(0), guard.class_weight(0));
+    assert!((0.2..0.9).contains(&guard.class_weight(0)));
+}
+
+#[test]
+fn the_mean_of_request_sizes_moves_by_a_part_of_the_difference() {
+    let mut policy = KvPolicy::new();
+    policy.touch_chain(&(0..64).collect::<Vec<u32>>());
+    assert_eq!(policy.request_chunks, 16.0 + 48.0 / 256.0);
+}
+
+#[test]
+fn only_the_last_chunk_of_a_request_is_a_tail_and_only_before_its_first_hit() {
+    let classes = |absent: usize, requests: usize| {
+        let mut policy = of_slots(3);
+        (0..requests).for_each(|_| policy.touch_request(&[0, 1, 2], absent));
+        [0, 1, 2].map(|slot| policy.nodes[slot].class())
+    };
+    let new = |added| ReuseClass::seen(0, LastRequest::new(NEW, added));
+    assert_eq!(classes(0, 1), [new(3), new(3), TAIL]);
+    assert_eq!(classes(9, 1), [new(12); 3]);
+    assert_eq!(classes(0, 2).map(ReuseClass::hits), [1; 3]);
+    assert!(classes(0, 2).iter().all(|class| *class != TAIL.with_hits(1)));
+}
+
+#[test]
+fn a_touch_completes_saves_of_the_last_two_requests_of_its_size_or_a_part_of_all_chunks() {
+    let policy = of_slots(97);
+    let completed =
+        [1, 2, 5, 10].map(|n| (0..97).filter(|slot| policy.completes(*slot, n)).count());
+    // Of age 0 to 3, 4, 10 and 20.
+    assert_eq!(completed, [4, 5, 11, 21]);
+}
+
+#[test]
+fn a_request_that_only_added_absent_chunks_has_no_child_of_its_own() {
+    let mut policy = of_slots(1);
+    policy.touch_chain(&[0]);
+    for child in 1..3 {
+        policy.insert(SlotInfo::new(child, 1).with_chain(Some(0), 1));
+    }
+    assert_eq!(policy.last_request(&[0]), LastRequest::new(NEW, 0), "two others share the prompt");
+    assert_eq!(policy.last_request(&[0, 2]), LastRequest::new(gap_of(2, 3), 1));
+}
+
+#[test]
+fn a_request_whose_chunks_return_from_eviction_has_the_pause_that_they_had() {
+    let mut policy = of_slots(20);
+    policy.evict(4, 77);
+    policy.insert(SlotInfo::new(4, 1).with_tag(77));
+    let pause = gap_of(16, 19);
+    assert_eq!((policy.nodes[4].class().hits(), pause), (1, 2));
+    policy.insert(SlotInfo::new(20, 1).with_chain(Some(4), 1));
+    policy.insert(SlotInfo::new(21, 1).with_chain(Some(20), 2));
+    policy.absent = 3;
+    assert_eq!(policy.last_request(&[4, 20, 21]), LastRequest::new(pause, 5));
+    assert_eq!(policy.last_request(&[20, 21]), LastRequest::new(NEW, 5), "these are new");
+}
+
+#[test]
+fn the_model_is_updated_after_as_many_uses_as_an_eighth_of_the_chunks() {
+    let mut policy = of_slots(40_000);
+    let learnt = [0, 4999, 1, 4999, 1].map(|uses| {
+        policy.now += uses;
+        policy.victim();
+        policy.learnt_at
+    });
+    assert_eq!(learnt, [40_000, 40_000, 45_000, 45_000, 50_000]);
+}
+
+#[test]
+fn each_update_watches_one_of_several_parts_for_all_of_them() {
+    let mut policy = KvPolicy::new();
+    // One slot and one ghost, each in the second part of two.
+    policy.insert(SlotInfo::new(40_000, 1));
+    let (slot, ghost) = (policy.nodes[40_000].class(), hinted(1000));
+    policy.history.make(1 << 20);
+    let parts = [0..1 << 15, 1 << 15..1 << 16];
+    let is_second = |history: &ReuseHistory| history.ghosts(parts[1].clone()).count() == 1;
+    let pushed = (1..).filter(|tag| policy.history.samples(*tag)).find(|tag| {
+        let mut history = ReuseHistory::new();
+        history.make(1 << 20);
+        history.push(*tag, Ghost { stamp: 0, class: ghost });
+        is_second(&history)
+    });
+    policy.history.push(pushed.unwrap(), Ghost { stamp: 0, class: ghost });
+    for class in [slot, ghost] {
+        (0..100).for_each(|_| policy.returns.returned(class.index(), 50, 1.0));
+    }
+    policy.now = 100;
+    let model = |watched: &Watched| {
+        let mut returns = policy.returns.clone();
+        let evidence =
+            Evidence { events_max: 1e9, request_chunks: policy.request_chunks, class_weight: 1.0 };
+        returns.learn(watched, &evidence);
+        [slot, ghost].map(|class| returns.hit_density(class.index(), 10))
+    };
+    let first = model(&Watched::new());
+    let mut watched = Watched::new();
+    watched.add(slot.index(), 99, 2.0);
+    // A ghost stands for eight.
+    watched.add(ghost.index(), 100, 16.0);
+    let second = model(&watched);
+    let densities = [(); 3].map(|()| {
+        policy.learn();
+        [slot, ghost].map(|class| policy.returns.hit_density(class.index(), 10))
+    });
+    assert_eq!(densities, [first, second, first]);
+    assert_ne!(first, second);
+}
+
+#[test]
+fn a_slot_that_was_left_is_no_parent_even_when_its_generations_begin_again() {
+    let mut policy = of_slots(1);
+    policy.insert(SlotInfo::new(1, 1).with_chain(Some(0), 1));
+    policy.remove(0);
+    for _ in 1..16 {
+        policy.insert(SlotInfo::new(0, 1));
+        policy.insert(SlotInfo::new(2, 1).with_chain(Some(0), 1));
+        policy.remove(0);
+    }
+    let generation = policy.nodes.of_any(0).unwrap().generation();
+    assert_eq!(generation, policy.nodes[1].parent_generation());
+    assert_eq!(policy.parent_of(1), None);
+}
+
+#[test]
+fn a_parent_that_was_not_passed_over_keeps_its_place_when_it_loses_its_child() {
+    let mut policy = of_slots(2);
+    policy.insert(SlotInfo::new(2, 1).with_chain(Some(1), 1));
+    policy.remove(2);
+    assert_eq!(policy.eviction_order(), [0, 1]);
+}
+
+#[test]
+fn a_list_of_retained_chunks_is_used_for_one_victim_only() {
+    let mut policy = of_slots(1 << 16);
+    policy.hint(9, &EvictionHint::new().with_retention_ms(5));
+    let retained = policy.nodes[9].list();
+    (0..1 << 16).filter(|slot| *slot != 9).for_each(|slot| policy.pin(slot));
+    assert_eq!((policy.victim(), policy.cheap), (Some(9), (retained, 0)));
+    policy.unpin(7);
+    assert_eq!((policy.victim(), policy.cheap), (Some(7), (policy.nodes[7].list(), 1)));
 }

@@ -58,6 +58,22 @@ fn conversations_that_went_on_are_judged_apart_from_new_ones() {
 }
 
 #[test]
+fn new_conversations_need_as_much_evidence_as_a_pool() {
+    let mut returns = ReuseModel::new();
+    let (new, paused) = (class(0, 0) + NEW, class(0, 1) + 2);
+    for class in [new, paused] {
+        (0..30).for_each(|_| returns.returned(class, 900, 1.0));
+    }
+    // Most of those with these hits are lost, of both kinds.
+    for class in [class(0, 3) + NEW, class(0, 3) + 2] {
+        (0..3000).for_each(|_| returns.lost(class, 5000, 1.0));
+    }
+    returns.learn(&Watched::new(), &EVIDENCE);
+    let density = |class| returns.hit_density(class, 5);
+    assert!(density(paused) > 2.0 * density(new), "{} and {}", density(paused), density(new));
+}
+
+#[test]
 fn chunks_with_more_hits_are_expected_to_return_more_often() {
     let mut returns = ReuseModel::new();
     (0..50).for_each(|_| returns.returned(class(0, 3), 900, 1.0));
@@ -175,6 +191,12 @@ fn those_observed_for_a_part_of_a_half_octave_count_half() {
 fn a_hit_density_is_that_of_the_best_moment_to_evict() {
     let densities = hit_densities(&curve(&[(0, 0.5), (1, 0.25), (3, 0.5)]));
     let expected = [0.5 / 0.375, 0.25 / 0.4375, 0.5 / 1.75, 0.5 / 0.75, 0.0];
+    for (found, expected) in densities.into_iter().zip(expected) {
+        assert!(near(found, expected), "{densities:?}");
+    }
+    // The second half octave is the better moment, for those that are left then.
+    let densities = hit_densities(&curve(&[(0, 0.25), (1, 0.8)]));
+    let expected = [(0.25 + 0.75 * 0.8) / (0.4375 + 0.75 * 0.3), 0.8 / 0.3, 0.0];
     for (found, expected) in densities.into_iter().zip(expected) {
         assert!(near(found, expected), "{densities:?}");
     }
