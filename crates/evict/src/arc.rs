@@ -253,4 +253,36 @@ mod tests {
         assert!(parts.iter().all(|bytes| *bytes > 8192), "{parts:?}");
         assert_eq!(policy.memory_bytes(), policy.slots.memory_bytes() + parts[0] + parts[1]);
     }
+
+    fn entry(slot: u32, tag: u64) -> SlotInfo {
+        SlotInfo::new(slot, 1).with_tag(tag)
+    }
+
+    #[test]
+    fn slots_and_ghosts_are_at_most_twice_the_capacity_and_the_oldest_ghost_goes() {
+        let mut policy = ArcPolicy::new();
+        // Two slots that were hit again leave two ghosts.
+        [0, 1].into_iter().for_each(|slot| policy.insert(entry(slot, u64::from(slot) + 1)));
+        policy.touch_chain(&[0, 1]);
+        [0, 1].into_iter().for_each(|slot| policy.evict(slot, u64::from(slot) + 1));
+        [0, 1].into_iter().for_each(|slot| policy.insert(entry(slot, u64::from(slot) + 3)));
+        let ghosts = |policy: &ArcPolicy| (policy.gone_once.len(), policy.gone_often.len());
+        assert_eq!(ghosts(&policy), (0, 2), "four of four");
+        policy.evict(0, 3);
+        assert_eq!(ghosts(&policy), (1, 2));
+        policy.touch(1);
+        policy.insert(entry(0, 5));
+        assert_eq!(ghosts(&policy), (1, 1), "one more than four: one ghost goes");
+        assert!(!policy.gone_often.remove(1) && policy.gone_often.remove(2), "the oldest");
+    }
+
+    #[test]
+    fn a_slot_leaves_the_count_once_however_often_its_eviction_begins() {
+        let mut policy = ArcPolicy::new();
+        [0, 1].into_iter().for_each(|slot| policy.insert(entry(slot, 0)));
+        (0..2).for_each(|_| policy.begin_evict(0));
+        assert_eq!((policy.once_len, policy.victim()), (1, Some(1)));
+        policy.unpin(0);
+        assert_eq!((policy.once_len, policy.victim()), (2, Some(0)));
+    }
 }

@@ -36,3 +36,20 @@ impl<T: Copy + Default> Deferred<T> {
         (self.items, core::mem::take(&mut self.len))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_is_full_at_its_capacity_and_empty_once_taken() {
+        let mut updates = Deferred::new();
+        for _ in 0..2 {
+            assert!(updates.is_empty());
+            let full: alloc::vec::Vec<bool> = (1..=16).map(|item| updates.push(item)).collect();
+            assert_eq!(full.iter().position(|full| *full), Some(15));
+            assert!(!updates.is_empty());
+            assert_eq!(updates.take(), (core::array::from_fn(|at| at as u32 + 1), 16));
+        }
+    }
+}

@@ -173,7 +173,17 @@ mod tests {
     #[test]
     fn memory_is_that_of_the_entries_and_of_a_bucket_for_each_two() {
         let mut ghosts = Ghosts::new();
-        (1..=5).for_each(|tag| ghosts.push(tag));
-        assert_eq!(ghosts.memory_bytes(), ghosts.ghosts.memory_bytes() + 4 * 4);
+        for (count, buckets) in [(5, 4), (100, 64), (129, 128)] {
+            (1..=count).for_each(|tag| ghosts.push(tag));
+            assert_eq!(ghosts.memory_bytes(), ghosts.ghosts.memory_bytes() + buckets * 4);
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_hash_depends_on_every_byte_of_a_tag() {
+        for byte in 0..8 {
+            let changed = (1..256).fold(0, |bits, value| bits | hash(value << (8 * byte)));
+            assert_eq!(changed ^ hash(0), u64::MAX, "byte {byte}");
+        }
     }
 }

@@ -143,7 +143,22 @@ impl core::error::Error for UnknownPolicy {}
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
+    use crate::{EvictionHint, PerTenant, SlotInfo};
+
+    /// Every policy, each alone and within one that divides by tenant.
+    fn policies() -> Vec<Box<dyn Policy>> {
+        let alone = || PolicyKind::ALL.map(|kind| kind.build_compat()).into_iter();
+        let within = |policy| Box::new(PerTenant::around(policy, |_| 0, |_| false));
+        let lru = PolicyKind::Lru.build();
+        alone().chain([lru]).chain(alone().map(|policy| within(policy) as _)).collect()
+    }
+
+    fn fill(policy: &mut dyn Policy, slots: u32) {
+        (0..slots).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+    }
 
     #[test]
     fn every_kind_is_found_by_its_name() {
@@ -159,5 +174,84 @@ mod tests {
             ),
             "{error}"
         );
+    }
+
+    #[test]
+    fn every_policy_counts_its_slots_and_their_memory() {
+        for mut policy in policies() {
+            let name = policy.name();
+            assert_eq!((policy.len(), policy.is_empty()), (0, true), "{name}");
+            fill(&mut *policy, 5);
+            fill(&mut *policy, 4);
+            assert_eq!((policy.len(), policy.is_empty()), (5, false), "{name}");
+            assert!(policy.memory_bytes() >= 5 * 8, "{name}: {}", policy.memory_bytes());
+            policy.remove(4);
+            assert_eq!((policy.len(), policy.eviction_order().len()), (4, 4), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_slot_is_no_victim_while_it_is_pinned_and_last_in_the_order() {
+        for mut policy in policies().into_iter().filter(|policy| policy.name() != "noop") {
+            let name = policy.name();
+            fill(&mut *policy, 4);
+            let order = policy.eviction_order();
+            // No search has met it yet.
+            policy.pin(order[0]);
+            let expected: Vec<u32> = (0..4).map(|at| order[(at + 1) % 4]).collect();
+            assert_eq!(policy.eviction_order(), expected, "{name}");
+            order.iter().for_each(|slot| policy.pin(*slot));
+            assert_eq!(policy.victim(), None, "{name}");
+            policy.unpin(2);
+            policy.unpin(2);
+            assert_eq!((policy.victim(), policy.len()), (Some(2), 4), "{name}");
+            let mut order = policy.eviction_order();
+            assert_eq!(order[0], 2, "{name}");
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2, 3], "{name}");
+        }
+    }
+
+    #[test]
+    fn calls_for_slots_that_are_not_tracked_change_nothing() {
+        for mut policy in policies() {
+            // Before the first slot; then near the tracked ones and far from them.
+            for slots in [0, 3] {
+                fill(&mut *policy, slots);
+                let order = policy.eviction_order();
+                for slot in [7, 20_000] {
+                    policy.touch(slot);
+                    policy.touch_chain(&[slot]);
+                    policy.hint(slot, &EvictionHint::new().with_session_ended());
+                    policy.pin(slot);
+                    policy.begin_evict(slot);
+                    policy.unpin(slot);
+                    policy.remove(slot);
+                    policy.evict(slot, 1);
+                }
+                let name = policy.name();
+                assert_eq!((policy.len(), policy.eviction_order()), (order.len(), order), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tenant_has_a_victim_where_tenants_are_tracked() {
+        let victim = |policy: &mut dyn Policy| {
+            policy.insert(SlotInfo::new(3, 1));
+            policy.insert(SlotInfo::new(9, 1).with_tenant(5));
+            (policy.tracks_tenants(), policy.tenant_victim(5))
+        };
+        for kind in PolicyKind::ALL {
+            let expected = match kind {
+                PolicyKind::IsolatedLru => (true, Some(9)),
+                // That of a policy that never evicts is none.
+                PolicyKind::Noop => (true, None),
+                _ => (false, None),
+            };
+            assert_eq!(victim(&mut *kind.build()), expected, "{kind}");
+            let mut within = PerTenant::around(kind.build(), |_| 0, |_| false);
+            assert_eq!(victim(&mut within), (true, Some(9)), "{kind}");
+        }
     }
 }

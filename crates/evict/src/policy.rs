@@ -294,4 +294,13 @@ mod tests {
         [2, 3].into_iter().for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
         assert_eq!([None, Some(2), Some(3)].map(|parent| policy.victim_for(parent)), [Some(2); 3]);
     }
+
+    #[test]
+    fn what_a_policy_leaves_open_has_the_plainest_answer() {
+        let mut policy = Lru::new();
+        assert!(policy.is_empty());
+        policy.insert(SlotInfo::new(2, 1));
+        assert!(!policy.is_empty() && policy.is_evictable(2) && policy.accepts_orphans());
+        assert_eq!((policy.tracks_tenants(), policy.tenant_victim(0)), (false, None));
+    }
 }

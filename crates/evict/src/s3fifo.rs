@@ -128,4 +128,27 @@ mod tests {
         assert_eq!((policy.queues.list_of(0), policy.queues.list_of(1)), (MAIN, MAIN));
         assert_eq!(policy.victim(), Some(2));
     }
+
+    #[test]
+    fn a_chunk_whose_ghost_is_forgotten_returns_to_the_small_queue() {
+        let mut policy = S3Fifo::new();
+        for (tag, list) in [(0, MAIN), (2, SMALL)] {
+            policy.insert(SlotInfo::new(1, 1).with_tag(2));
+            policy.evict(1, 2);
+            policy.forget(tag);
+            policy.insert(SlotInfo::new(1, 1).with_tag(2));
+            assert_eq!(policy.queues.list_of(1), list, "{tag} is forgotten");
+            policy.remove(1);
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_queues_and_of_the_ghosts() {
+        let mut policy = S3Fifo::new();
+        [0, 1].into_iter().for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
+        policy.evict(0, 1);
+        let (queues, ghosts) = (policy.queues.memory_bytes(), policy.gone.memory_bytes());
+        assert!(queues > 8192 && ghosts > 8192, "{queues}, {ghosts}");
+        assert_eq!(policy.memory_bytes(), queues + ghosts);
+    }
 }

@@ -254,4 +254,17 @@ mod tests {
         });
         assert_eq!((ends, slots.end() % SEGMENT, slots.len()), ([1, 1, 2, 5], 0, 4));
     }
+
+    #[test]
+    fn of_a_slot_that_is_gone_its_last_facts_stay() {
+        let mut slots = Slots::<u32>::new();
+        assert_eq!(slots.of_any(3), None);
+        slots.track(3, 7);
+        assert_eq!(
+            [2, 3].map(|slot| (slots.of_any(slot), slots.tracked(slot))),
+            [(Some(0), None), (Some(7), Some(7))]
+        );
+        slots.untrack(3);
+        assert_eq!((slots.of_any(3), slots.tracked(3)), (Some(7), None));
+    }
 }

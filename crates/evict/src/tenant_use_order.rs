@@ -303,8 +303,6 @@ mod tests {
 
     #[test]
     fn the_policy_within_learns_what_it_would_alone() {
-        let mut alone = PolicyKind::Default.build();
-        let mut tenants = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
         fn use_of(policy: &mut dyn Policy) {
             policy.set_time(7);
             (0..4).for_each(|slot| policy.insert(entry(slot, 7)));
@@ -320,11 +318,23 @@ mod tests {
             policy.begin_evict(1);
             policy.evict(1, 72);
             policy.remove(2);
+            // Policies with a memory still have the other one.
+            policy.evict(3, 73);
+            policy.forget(72);
             policy.victim();
         }
-        use_of(&mut *alone);
-        use_of(&mut tenants);
-        assert_eq!(alloc::format!("{alone:?}"), alloc::format!("{:?}", tenants.policy));
+        for kind in PolicyKind::ALL {
+            let mut alone = kind.build();
+            let mut tenants = PerTenant::around(kind.build(), |_| 0, |_| false);
+            use_of(&mut *alone);
+            use_of(&mut tenants);
+            let same = alloc::format!("{alone:?}") == alloc::format!("{:?}", tenants.policy);
+            assert!(same, "{kind} learns less");
+            assert_eq!((tenants.name(), tenants.len()), (kind.name(), alone.len()));
+            assert_eq!(tenants.victim_for(None), alone.victim_for(None), "{kind}");
+            let evictable = [0, 4].map(|slot| tenants.is_evictable(slot));
+            assert_eq!(evictable, [0, 4].map(|slot| alone.is_evictable(slot)), "{kind}");
+        }
     }
 
     #[test]
@@ -356,5 +366,13 @@ mod tests {
         let accepts = [PolicyKind::Lru, PolicyKind::Default]
             .map(|kind| PerTenant::around(kind.build(), |_| 0, |_| false).accepts_orphans());
         assert_eq!(accepts, [true, false]);
+    }
+
+    #[test]
+    fn memory_is_that_of_the_policy_and_of_the_slots_and_tenants() {
+        let mut tenants = PerTenant::around(PolicyKind::Lru.build(), |_| 0, |_| false);
+        [5, 6, 7].into_iter().for_each(|tenant| tenants.insert(entry(tenant, tenant)));
+        let slots = tenants.policy.memory_bytes() + tenants.slots.memory_bytes();
+        assert_eq!(tenants.memory_bytes(), slots + 3 * 2 * 24);
     }
 }

@@ -250,4 +250,14 @@ mod tests {
         sketch.count(7, 129);
         assert_eq!((sketch.words.len(), sketch.uses(7)), (128, 1), "starts empty");
     }
+
+    #[test]
+    fn a_chunk_is_counted_by_its_tag_or_without_one_by_its_slot() {
+        let mut policy = WTinyLfu::new();
+        let prints = [(1, 0), (2, 0), (3, 9), (4, 9)].map(|(slot, tag)| {
+            policy.insert(SlotInfo::new(slot, 1).with_tag(tag));
+            *policy.parts.of(slot)
+        });
+        assert_eq!(prints, [1, 2, 9, 9].map(|of: u64| (hash(of) >> 32) as u32));
+    }
 }

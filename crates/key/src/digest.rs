@@ -78,3 +78,25 @@ impl fmt::Debug for Digest {
         write!(f, "Digest({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_digit_of_a_digest_counts_and_must_be_one() {
+        let digest = Digest(std::array::from_fn(|at| (at * 37) as u8 ^ 9));
+        let hex = digest.to_hex();
+        assert_eq!(Digest::from_hex(&hex), Some(digest));
+        assert_eq!(Digest::from_hex(&hex.to_uppercase()), Some(digest));
+        for at in 0..64 {
+            for wrong in ["g", "/", ":", "@", "`", " ", "\0", "gg"] {
+                let mut text = hex.clone();
+                text.replace_range(at..(at + wrong.len()).min(64), wrong);
+                assert_eq!(Digest::from_hex(&text), None, "{text}");
+            }
+        }
+        assert_eq!(Digest::from_hex(&hex[1..]), None);
+        assert_eq!(Digest::from_hex(&format!("{hex}0")), None);
+    }
+}

@@ -137,3 +137,19 @@ pub struct LayerCacheEngineKey {
     /// The layer.
     pub layer: i64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_has_at_most_its_most_bytes() {
+        let longest = "x".repeat(TAG_BYTES_MAX);
+        let longer = "x".repeat(TAG_BYTES_MAX + 1);
+        let hash = EngineHash::Int(PyInt::from(1u64));
+        let key = CacheEngineKey::new("llama", 1, 0, hash, DType::BFloat16).unwrap();
+        let takes = |name: &str, value: &str| key.clone().with_tags([(name, value)]).is_ok();
+        assert!(takes(&longest, "") && takes("", &longest) && takes(&longest, &longest));
+        assert!(!takes(&longer, "") && !takes("", &longer));
+    }
+}
