@@ -157,3 +157,45 @@ impl<'a> Frames<'a> {
 fn crc(header: &[u8], body: &[u8]) -> u32 {
     BlockSums::from_pieces([header, body]).whole()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAGIC: [u8; 4] = *b"TEST";
+
+    /// A frame with the most bytes of records, and a checksum that holds.
+    fn longest() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let head = FrameHeader { magic: MAGIC, flags: 0, at_ms: 7, number: 0 };
+        encode(head, &mut bytes, |out| {
+            out.resize(HEADER_BYTES + BODY_BYTES_MAX, 5);
+            1
+        });
+        bytes
+    }
+
+    #[test]
+    fn a_frame_with_the_most_bytes_is_read() {
+        let bytes = longest();
+        let mut frames = Frames::new(MAGIC, &bytes);
+        let frame = frames.peek().unwrap();
+        assert_eq!((frame.body.len(), frame.records), (BODY_BYTES_MAX, 1));
+        frames.advance(&frame);
+        assert_eq!(frames.peek().unwrap_err(), ReadEnd::Clean);
+    }
+
+    #[test]
+    fn a_frame_with_one_byte_too_many_is_torn_even_if_its_checksum_holds() {
+        let mut bytes = longest();
+        bytes.push(5);
+        bytes[24..28].copy_from_slice(&(BODY_BYTES_MAX as u32 + 1).to_le_bytes());
+        // A checksum of all, and one of as much as a frame may have.
+        for end in [bytes.len(), bytes.len() - 1] {
+            let sum = crc(&bytes[..28], &bytes[HEADER_BYTES..end]);
+            bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+            let frames = Frames::new(MAGIC, &bytes);
+            assert_eq!(frames.peek().unwrap_err(), ReadEnd::Torn { at: 0 });
+        }
+    }
+}

@@ -348,9 +348,51 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use kvtier_evict::PolicyKind;
+    use std::sync::{Arc, Mutex};
+
+    use kvtier_evict::{PolicyKind, SlotInfo};
 
     use super::*;
+
+    /// Notes how many chunks of each request are there, and how many are absent.
+    #[derive(Clone, Debug, Default)]
+    struct Requests(Arc<Mutex<Vec<(usize, usize)>>>);
+
+    impl Policy for Requests {
+        fn name(&self) -> &'static str {
+            "requests"
+        }
+
+        fn insert(&mut self, _entry: SlotInfo) {}
+
+        fn touch(&mut self, _slot: u32) {}
+
+        fn touch_request(&mut self, chain: &[u32], absent: usize) {
+            self.0.lock().unwrap().push((chain.len(), absent));
+        }
+
+        fn remove(&mut self, _slot: u32) {}
+
+        fn pin(&mut self, _slot: u32) {}
+
+        fn unpin(&mut self, _slot: u32) {}
+
+        fn victim(&mut self) -> Option<u32> {
+            None
+        }
+
+        fn len(&self) -> usize {
+            0
+        }
+
+        fn eviction_order(&mut self) -> Vec<u32> {
+            Vec::new()
+        }
+
+        fn memory_bytes(&self) -> usize {
+            0
+        }
+    }
 
     fn index() -> Index {
         Index::new(IndexConfig::new(1 << 60), PolicyKind::Lru.build()).unwrap()
@@ -372,5 +414,29 @@ mod tests {
         let mut index = index();
         index.reserve_entries(1000);
         assert!((1000..4000).contains(&index.table.capacity()), "{}", index.table.capacity());
+    }
+
+    #[test]
+    fn a_policy_sees_how_many_chunks_of_a_request_are_absent() {
+        let seen = Requests::default();
+        let mut index = Index::new(IndexConfig::new(1 << 60), Box::new(seen.clone())).unwrap();
+        let chain: Vec<Digest> = (1..=5).map(|n| Digest([n; 32])).collect();
+        for digest in &chain[..2] {
+            let _ = index.insert(Chunk::new(*digest, 1, 1));
+        }
+        index.touch_batch(&chain);
+        index.touch_batch(&chain[..2]);
+        index.touch_batch(&chain[2..]);
+        assert_eq!(*seen.0.lock().unwrap(), [(2, 3), (2, 0), (0, 3)]);
+    }
+
+    #[test]
+    fn memory_is_that_of_entries_table_and_policy_together() {
+        let mut index = index();
+        let _ = index.insert(Chunk::new(Digest([1; 32]), 1, 1));
+        let parts =
+            [index.slab.memory_bytes(), index.table.allocation_size(), index.policy.memory_bytes()];
+        assert!(parts.iter().all(|bytes| *bytes > 1), "{parts:?}");
+        assert_eq!(index.memory_bytes(), parts.iter().sum());
     }
 }

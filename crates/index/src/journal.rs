@@ -177,3 +177,34 @@ fn record(fields: &mut FieldReader<'_>, form: ChunkEncoding) -> Option<Record> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads one frame of `touches` that says it has `records`.
+    fn read(flags: u16, touches: usize, records: u32) -> (usize, Option<ReadEnd>) {
+        let mut bytes = Vec::new();
+        let head = FrameHeader { magic: MAGIC, flags, at_ms: 7, number: 0 };
+        frame::encode(head, &mut bytes, |out| {
+            (0..touches).for_each(|_| put(&Record::Touch(Digest([1; 32])), out));
+            records
+        });
+        let mut batches = decode(&bytes);
+        (batches.by_ref().map(|batch| batch.records.len()).sum(), batches.end())
+    }
+
+    const TORN: (usize, Option<ReadEnd>) = (0, Some(ReadEnd::Torn { at: 0 }));
+
+    #[test]
+    fn a_frame_has_as_many_records_as_it_says_and_no_flags() {
+        assert_eq!(read(0, 2, 2), (2, Some(ReadEnd::Clean)));
+        assert_eq!([read(1, 2, 2), read(0, 0, 0), read(0, 2, 1), read(0, 2, 3)], [TORN; 4]);
+    }
+
+    #[test]
+    fn a_frame_has_at_most_the_records_of_one_that_is_written() {
+        assert_eq!(read(0, RECORDS_MAX, RECORDS_MAX as u32), (RECORDS_MAX, Some(ReadEnd::Clean)));
+        assert_eq!(read(0, RECORDS_MAX + 1, RECORDS_MAX as u32 + 1), TORN);
+    }
+}

@@ -244,6 +244,42 @@ mod tests {
     }
 
     #[test]
+    fn half_a_chain_is_one_too() {
+        let bare = Chunk::new(Digest([7; 32]), 1, 1);
+        let mut slab = Slab::new();
+        let slot = slab.insert(&bare).unwrap();
+        let first = bare.with_parent(&Digest([9; 32]), 0);
+        let deep = Chunk { depth: 5, ..bare };
+        for chunk in [first, deep] {
+            slab.set(slot, &chunk);
+            assert_eq!(slab.chunk(slot), chunk);
+            slab.set(slot, &bare);
+            assert_eq!(slab.chunk(slot), chunk, "it stays");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_held_while_its_slot_has_holds() {
+        let mut slab = Slab::new();
+        let slot = slab.insert(&Chunk::new(Digest([1; 32]), 1, 1)).unwrap();
+        assert!(!slab.entry(slot).held);
+        slab[slot].holds = 1;
+        assert!(slab.entry(slot).held);
+    }
+
+    #[test]
+    fn each_slot_of_several_segments_has_its_own_row() {
+        let mut slab = Slab::new();
+        let digest = |n: u32| Digest::derive("test", &n.to_le_bytes());
+        let end = 2 * SEGMENT as u32 + 2;
+        let slots = (0..end).map(|n| slab.insert(&Chunk::new(digest(n), 1, 1)));
+        assert!(slots.eq((0..end).map(Some)));
+        let found = (0..end).map(|slot| slab.get(slot).map(|row| row.digest));
+        assert!(found.eq((0..end).map(|n| Some(digest(n)))));
+        assert!(slab.get(3 * SEGMENT as u32).is_none());
+    }
+
+    #[test]
     fn slots_are_dense_and_reused() {
         let mut slab = Slab::new();
         let chunk = Chunk::new(Digest([1; 32]), 1, 1);

@@ -164,7 +164,9 @@ mod tests {
         for (flags, chunks) in [(LAST, &chunks[..]), (0, &[]), (2, &chunks[..])] {
             let mut bytes = Vec::new();
             SnapshotEncoder::new(7).frame(flags, chunks, &mut bytes);
-            assert_eq!(decode(&bytes).flatten().count(), 0, "{flags} and {}", chunks.len());
+            let mut pieces = decode(&bytes);
+            assert_eq!(pieces.by_ref().count(), 0, "{flags} and {}", chunks.len());
+            assert_eq!(pieces.end(), Some(ReadEnd::Torn { at: 0 }));
         }
     }
 }

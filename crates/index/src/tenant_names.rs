@@ -105,6 +105,19 @@ mod tests {
     }
 
     #[test]
+    fn as_many_names_as_a_generation_has_are_not_dropped_by_as_many_more() {
+        let mut tenants = TenantNames { names_max: 3, ..TenantNames::new(TenantKey::new([7; 32])) };
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        for name in names {
+            let id = tenants.id(name);
+            tenants.note(id, name);
+            assert_eq!(tenants.name(tenants.id("a")) == "a", name != "g", "at {name}");
+        }
+        let named = |name: &&&str| tenants.name(tenants.id(name)) == ***name;
+        assert_eq!(names.iter().filter(named).count(), 4, "one more than a generation");
+    }
+
+    #[test]
     fn the_name_of_no_tenant_and_of_a_noted_one_are_noted() {
         let mut tenants = TenantNames::new(TenantKey::new([7; 32]));
         let id = tenants.id("a");

@@ -123,6 +123,32 @@ fn a_set_stays_held_until_its_last_member_is_released() {
 }
 
 #[test]
+fn a_member_that_was_named_stays_held_for_another_that_was() {
+    let mut index = index(5);
+    whole(&mut index, [1, 2]);
+    let hold = index.hold(&keys([1, 2]), 1000).unwrap();
+    let held = |index: &Index| [1, 2].map(|n| index.is_held(&key(n)));
+    index.release_keys(hold, &keys([1]));
+    assert_eq!(held(&index), [true, true]);
+    index.release_keys(hold, &keys([2]));
+    assert_eq!((held(&index), index.usage().holds), ([false, false], 0));
+}
+
+#[test]
+fn a_set_over_a_corrupt_chunk_is_hidden_until_that_is_written_again() {
+    let mut index = index(5);
+    assert!(save(&mut index, 1).is_empty());
+    index.mark_suspect(&key(1));
+    whole(&mut index, [2, 3]);
+    let set = index.declare_set(&keys([1, 4])).unwrap().unwrap();
+    assert!(save(&mut index, 4).is_empty());
+    assert_eq!(visible(&index), [2, 3]);
+    assert!(save(&mut index, 1).is_empty());
+    index.end_set(set);
+    assert_eq!(visible(&index), [1, 2, 3, 4]);
+}
+
+#[test]
 fn members_of_a_set_that_was_never_complete_are_evicted_first() {
     let mut index = index(4);
     assert!(save(&mut index, 9).is_empty());

@@ -357,4 +357,17 @@ mod tests {
         let _ = index.remove(&keys[1]);
         assert!(index.is_hidden(&keys[0]));
     }
+
+    #[test]
+    fn members_that_are_there_or_going_are_not_missing_from_a_new_set() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let keys = [1, 2, 3, 4, 5, 6].map(|n| Digest([n; 32]));
+        for digest in &keys[..3] {
+            let _ = index.insert(Chunk::new(*digest, 1, 1));
+        }
+        let _ = index.begin_evict(&keys[2]);
+        let _ = index.declare_set(&keys).unwrap();
+        let set = index.sets.set(&keys[0]).unwrap();
+        assert_eq!((set.there, set.going, index.sets.missing), (2, 1, 3));
+    }
 }

@@ -251,19 +251,21 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_of_a_lookup_has_a_chain_of_its_own() {
+    fn each_worker_and_each_layer_of_a_lookup_has_a_chain_of_its_own() {
         let ns = Arc::new(Namespace::new("tests", Digest::default()));
-        let [first, other, second, third] = ["aa@half@0", "aa@half@1", "bb@half@0", "bb@half@1"]
-            .map(|chunk| {
-                let id = KeyId::from_engine_text(&format!("m@1@0@{chunk}")).unwrap();
+        let layers = ["1@0@aa@half@0", "1@0@aa@half@1", "1@0@bb@half@0", "1@0@bb@half@1"];
+        let workers = ["2@0@aa@half", "2@1@aa@half", "2@0@bb@half", "2@1@bb@half"];
+        for texts in [layers, workers] {
+            let keys = texts.map(|text| {
+                let id = KeyId::from_engine_text(&format!("m@{text}")).unwrap();
                 Key::new(Arc::clone(&ns), id)
             });
-        let keys = [first, other, second, third];
-        let mut index = index();
-        index.learn_order(&keys);
-        let parents = [0, 1, 2, 3].map(|at: usize| index.place_of(&keys[at]).parent);
-        let tags = [0, 1].map(|at: usize| Some(DigestTag::from_digest(keys[at].digest())));
-        assert_eq!(parents, [None, None, tags[0], tags[1]]);
+            let mut index = index();
+            index.learn_order(&keys);
+            let parents = [0, 1, 2, 3].map(|at: usize| index.place_of(&keys[at]).parent);
+            let tags = [0, 1].map(|at: usize| Some(DigestTag::from_digest(keys[at].digest())));
+            assert_eq!(parents, [None, None, tags[0], tags[1]], "{texts:?}");
+        }
     }
 
     #[test]
@@ -302,5 +304,29 @@ mod tests {
         let _ = index.insert(Chunk::new(digest(3), 1, 1));
         let leads = [0, 1, 2].map(|slot| index.leads_to(slot, Some(1)));
         assert_eq!((leads, index.leads_to(0, None)), ([true, true, false], false));
+    }
+
+    #[test]
+    fn pending_chunks_have_a_most_and_each_counts_until_its_last_save_has_ended() {
+        let mut index = index();
+        let tag = |n: usize| DigestTag::from_u64(n as u64 + 1).unwrap();
+        let place = ChainPlace::default();
+        assert!((0..PENDING_MAX).all(|n| index.add_pending(tag(n), place)));
+        assert!(!index.add_pending(tag(PENDING_MAX), place), "one too many");
+        assert!(index.add_pending(tag(0), place), "it is pending already");
+        index.remove_pending(tag(0));
+        assert!(!index.add_pending(tag(PENDING_MAX), place), "its first save has not ended");
+        index.remove_pending(tag(0));
+        assert!(index.add_pending(tag(PENDING_MAX), place));
+    }
+
+    #[test]
+    fn a_chunk_that_came_before_its_predecessor_is_linked_to_it_once() {
+        let mut index = Index::new(IndexConfig::new(99), PolicyKind::Default.build()).unwrap();
+        assert!(index.add_pending(DigestTag::from_digest(&digest(1)), ChainPlace::default()));
+        let _ = index.insert(Chunk::new(digest(2), 1, 1).with_place(after(1)));
+        let early = [(); 2].map(|()| index.take_early(&digest(1)));
+        assert_eq!(early, [index.find(&digest(2)), None]);
+        assert!(early[0].is_some());
     }
 }

@@ -156,4 +156,25 @@ mod tests {
         index.release(hold);
         assert_eq!(index.compat_victims(6).len(), 0);
     }
+
+    #[test]
+    fn both_shares_are_numbers_and_the_watermark_is_not_negative() {
+        let is_right =
+            |watermark, ratio| LmcacheEviction::new().with(watermark, ratio).check().is_ok();
+        assert!(is_right(0.0, 0.0) && is_right(0.8, -0.2) && is_right(2.0, 2.0));
+        for no_number in [f64::NAN, f64::INFINITY] {
+            assert!(!is_right(no_number, 0.2) && !is_right(0.8, no_number));
+        }
+        assert!(!is_right(-0.1, 0.2));
+    }
+
+    #[test]
+    fn at_the_watermark_chunks_are_evicted_and_below_it_none() {
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        index.set_compat(Some(LmcacheEviction::new().with(0.5, 0.1)));
+        let _ = index.insert(Chunk::new(Digest([1; 32]), 1, 499));
+        assert_eq!(index.compat_victims(0).len(), 0);
+        let _ = index.insert(Chunk::new(Digest([2; 32]), 1, 1));
+        assert_eq!(index.compat_victims(1000).len(), 1);
+    }
 }

@@ -217,4 +217,29 @@ mod tests {
         assert!(index.finish_evict(&going));
         assert!(matches!(index.above_quota(&request), Some(Reserve::Full(Refusal::Held))));
     }
+
+    #[test]
+    fn a_write_that_just_fits_is_not_above_the_quota() {
+        let tenant = TenantId(1);
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        index.set_quota(tenant, Some(100));
+        let above = |index: &Index, bytes| {
+            index.is_above_quota(&ReserveRequest::new(bytes).with_tenant(tenant))
+        };
+        assert_eq!([100, 101].map(|bytes| above(&index, bytes)), [false, true]);
+        let _ = index.insert(Chunk::new(Digest([1; 32]), 40, 40).with_tenant(tenant));
+        assert_eq!([60, 61].map(|bytes| above(&index, bytes)), [false, true]);
+        assert!(!index.is_above_quota(&ReserveRequest::new(1000)), "a tenant without a quota");
+    }
+
+    #[test]
+    fn one_write_may_need_the_whole_quota_and_no_more() {
+        let tenant = TenantId(1);
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        index.set_quota(tenant, Some(100));
+        let request = |bytes| ReserveRequest::new(bytes).with_tenant(tenant);
+        let refused = Reserve::Full(Refusal::Quota { bytes_max: 100 });
+        assert_eq!(index.reserve_for(0, &request(101)), refused);
+        assert!(matches!(index.reserve_for(0, &request(100)), Reserve::Granted(_)));
+    }
 }

@@ -318,3 +318,25 @@ impl Index {
         self.refund_tenant(&reservation);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+    use crate::{Chunk, IndexConfig};
+
+    #[test]
+    fn a_chunk_before_a_pending_one_may_go_for_all_that_do_not_come_after_it() {
+        let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build()).unwrap();
+        let [first, other, coming] = [1, 2, 3].map(|n| Digest([n; 32]));
+        for digest in [first, other] {
+            let _ = index.insert(Chunk::new(digest, 1, 1));
+        }
+        let place = ChainPlace::after(Some(&first), 1);
+        assert!(index.add_pending(DigestTag::from_digest(&coming), place));
+        let [first, other] = [first, other].map(|digest| index.find(&digest));
+        let may_go = [None, first, other].map(|before| index.may_go_for(first.unwrap(), before));
+        assert_eq!(may_go, [true, false, true]);
+    }
+}

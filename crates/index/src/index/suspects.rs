@@ -101,4 +101,13 @@ mod tests {
         assert_eq!([a, b, c].map(|digest| suspects.contains(&digest)), [true, false, true]);
         assert_eq!(suspects.oldest.len(), 2);
     }
+
+    #[test]
+    fn suspects_are_counted_among_others() {
+        let [a, b, c] = [1, 2, 3].map(|byte| Digest([byte; 32]));
+        let mut suspects = Suspects::new(5);
+        assert_eq!(suspects.count(&[a, b, c]), 0);
+        [a, b].into_iter().for_each(|digest| _ = suspects.insert(digest));
+        assert_eq!([suspects.count(&[a, b, c]), suspects.count(&[c])], [2, 0]);
+    }
 }

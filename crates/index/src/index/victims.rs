@@ -138,3 +138,51 @@ impl Index {
         self.find(digest).filter(|slot| self.slab[*slot].state == SlotState::Evicting)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+
+    use super::*;
+    use crate::{IndexConfig, Reserve, ReserveRequest, TenantId};
+
+    fn index() -> (Index, Vec<Digest>) {
+        let config = IndexConfig::new(5000).with_high_mark(1.0);
+        let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
+        let keys = (0..2000u32).map(|n| Digest::derive("test", &n.to_le_bytes()));
+        let keys: Vec<Digest> = keys.collect();
+        for digest in &keys {
+            let _ = index.insert(Chunk::new(*digest, 1, 1).with_tenant(TenantId(1)));
+        }
+        (index, keys)
+    }
+
+    #[test]
+    fn one_batch_has_at_most_the_most_victims() {
+        let (mut index, _) = index();
+        assert_eq!([(); 3].map(|()| index.evict_bytes(0, 5000).len()), [VICTIMS_MAX, 976, 0]);
+    }
+
+    #[test]
+    fn one_batch_of_a_quota_has_at_most_the_most_victims() {
+        let (mut index, _) = index();
+        index.set_quota(TenantId(1), Some(1500));
+        let want = ReserveRequest::new(1500).with_tenant(TenantId(1));
+        let mut batch = || match index.reserve_for(0, &want) {
+            Reserve::Evict(victims) => victims.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([batch(), batch()], [VICTIMS_MAX, 976]);
+    }
+
+    #[test]
+    fn only_a_victim_that_is_not_deleted_yet_is_evicting() {
+        let (mut index, keys) = index();
+        let evicting = |index: &Index| [0, 1].map(|at: usize| index.is_evicting(&keys[at]));
+        assert_eq!(evicting(&index), [false, false]);
+        let _ = index.begin_evict(&keys[0]);
+        assert_eq!(evicting(&index), [true, false]);
+        assert!(index.finish_evict(&keys[0]));
+        assert_eq!(evicting(&index), [false, false]);
+    }
+}
