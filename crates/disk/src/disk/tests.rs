@@ -47,6 +47,11 @@ pub fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
     Disk::open(config, Idle).unwrap()
 }
 
+/// The state of a tier.
+pub fn shared_of(disk: &Disk<Idle>) -> &Arc<Shared<Idle>> {
+    &disk.shared
+}
+
 /// Moves the clock until it is so.
 pub fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
     let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
