@@ -412,4 +412,4 @@ mod remove_tests;
 #[cfg(test)]
 mod space_tests;
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;

@@ -375,6 +375,12 @@ impl<S: LockedFile> Ledger<S> {
         self.dropped.swap(false, Ordering::AcqRel)
     }
 
+    /// As after a try that found the lock kept: the next one is short.
+    #[cfg(test)]
+    pub fn note_kept(&self) {
+        self.state().is_kept = true;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -406,3 +406,6 @@ impl<M: Mover> Shared<M> {
         usage.entries > 0 || usage.reserved > 0 || self.space.has_evicting_saves()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,4 +109,44 @@ mod tests {
             "a smaller cap than noted deletes nothing"
         );
     }
+
+    #[test]
+    fn a_cap_that_is_not_lowered_may_be_below_what_is_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        data_dir.agree_on_cap(1000, 0, false).unwrap();
+        for (cap, is_ok) in [(1000, true), (2000, true), (1999, false), (2000, true)] {
+            assert_eq!(data_dir.agree_on_cap(cap, 5000, false).is_ok(), is_ok, "{cap}");
+        }
+        data_dir.agree_on_cap(1999, 5000, true).unwrap();
+    }
+
+    #[test]
+    fn a_process_takes_the_cap_of_the_others_and_not_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || DataDir::open(dir.path(), None).unwrap();
+        let first = open();
+        first.join(1000, false).unwrap();
+        first.agree_on_cap(1000, 0, false).unwrap();
+        first.join(2000, false).unwrap();
+        first.join(1000, false).unwrap();
+        let second = open();
+        let e = second.join(2000, false).unwrap_err();
+        assert!(e.to_string().contains("a cap of 1000 bytes"), "{e}");
+        second.join(1000, false).unwrap();
+        second.join(2000, true).unwrap();
+    }
+
+    #[test]
+    fn the_noted_cap_is_that_of_the_others_if_one_of_them_has_it() {
+        let noted = |capacity_bytes| Manifest { capacity_bytes, ..Manifest::default() };
+        for (noted, caps, theirs) in [
+            (noted(Some(3000)), &[2000, 3000][..], Some(3000)),
+            (noted(Some(1000)), &[2000, 3000], Some(2000)),
+            (noted(None), &[3000, 2000], Some(2000)),
+            (noted(Some(1000)), &[], None),
+        ] {
+            assert_eq!(cap_of_others(&noted, caps), theirs);
+        }
+    }
 }

@@ -248,4 +248,29 @@ mod tests {
         assert_eq!(steps, [[1, 22, 1], [0, 22, 1], [0, 22, 0], [0, 21, 0]]);
         assert_eq!((deleted.stale.dirs, deleted.has_files()), (1, true));
     }
+
+    #[test]
+    fn what_was_deleted_is_said_and_files_alone_change_the_total() {
+        let deleted = |quarantined, chunks, is_stale_removed| Deleted {
+            quarantined,
+            chunks,
+            is_stale_removed,
+            ..Deleted::default()
+        };
+        for (deleted, has_files, is_said) in [
+            (deleted(0, 0, false), false, false),
+            (deleted(0, 0, true), false, true),
+            (deleted(1, 0, false), true, true),
+            (deleted(0, 1, false), true, true),
+            (deleted(2, 2, true), true, true),
+        ] {
+            assert_eq!(deleted.has_files(), has_files, "{deleted:?}");
+            let said = deleted.describe(Path::new("/a directory"));
+            assert_eq!(said.is_some(), is_said, "{deleted:?}");
+            assert!(said.is_none_or(|said| {
+                said.contains(&format!("{} files in quarantine", deleted.quarantined))
+                    && said.contains(&format!("{} chunks were deleted", deleted.chunks))
+            }));
+        }
+    }
 }

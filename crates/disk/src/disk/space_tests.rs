@@ -59,6 +59,7 @@ fn nothing_is_evicted_nor_taken_over_while_another_process_counts() {
     write(dir.path(), &key(1));
     shared.follow_changes();
     let peer = Ledger::open(&dir.path().join(".kvtier"), true).unwrap();
+    shared.space.ledger.note_kept();
     let counted = peer.recount(true, || {
         let mut save = reservation(shared);
         let victims = shared.index().evict_bytes(shared.now_ms(), BYTES);

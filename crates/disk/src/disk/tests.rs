@@ -40,16 +40,16 @@ pub fn open(dir: &Path) -> Disk<Idle> {
     open_on(&ManualClock::new(), dir)
 }
 
-/// Its state, for the tests of other modules.
-pub fn shared(disk: &Disk<Idle>) -> &Arc<Shared<Idle>> {
-    &disk.shared
-}
-
 /// A tier whose own rounds come when this clock is moved.
 pub fn open_on(time: &ManualClock, dir: &Path) -> Disk<Idle> {
     let mut config = DiskConfig::new(dir, 1 << 20);
     config.clock = time.clock();
     Disk::open(config, Idle).unwrap()
+}
+
+/// The state of a tier.
+pub fn shared_of(disk: &Disk<Idle>) -> &Arc<Shared<Idle>> {
+    &disk.shared
 }
 
 /// Moves the clock until it is so.

@@ -126,7 +126,7 @@ mod tests {
     use kvtier_mem::{Arena, ArenaConfig};
 
     use super::*;
-    use crate::disk::tests::{LEN, key, open, shared};
+    use crate::disk::tests::{LEN, key, open, shared_of};
 
     fn lease(bytes: &[u8]) -> Lease {
         let arena = Arena::new(ArenaConfig::heap(bytes.len().max(1))).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     fn what_did_not_arrive_by_itself_is_copied_and_counted() {
         let dir = tempfile::tempdir().unwrap();
         let disk = open(dir.path());
-        let shared = shared(&disk);
+        let shared = shared_of(&disk);
         let counters = &shared.counters;
         let copied = || {
             let load = |counter: &std::sync::atomic::AtomicU64| {
