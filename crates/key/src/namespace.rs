@@ -232,4 +232,15 @@ mod tests {
         let one = Arc::new(Namespace::new("t", layout));
         assert!(Arc::ptr_eq(&one.for_key(&id("alice")), &one), "its tenant is not the salt");
     }
+
+    #[test]
+    fn a_namespace_says_what_it_was_declared_with() {
+        let layout = Digest::derive("layout", b"x");
+        let plain = Namespace::new("t", layout);
+        assert_eq!((plain.layout(), plain.has_salts_as_tenants()), (layout, false));
+        assert!(plain.all_chunk_bytes().is_empty());
+        let declared = plain.with_chunk_bytes(3, 70).with_salts_as_tenants();
+        assert_eq!(declared.all_chunk_bytes(), [(3, 70)]);
+        assert!(declared.has_salts_as_tenants());
+    }
 }

@@ -163,3 +163,27 @@ pub(crate) fn check_hash(hash: &[u8]) -> Result<(), InvalidKey> {
         hash.len()
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_above_255_change_the_adjacent_field_as_in_lmcache() {
+        assert_eq!(KvRank::pack(4, 3, 2, 1).0, 0x0403_0201);
+        // Both have the lowest bit of the adjacent field, which stays set.
+        assert_eq!(KvRank::pack(1, 0x101, 0, 0).0, 0x0101_0000);
+        assert_eq!(KvRank::pack(0, 1, 0x101, 0).0, 0x0001_0100);
+        assert_eq!(KvRank::pack(0, 0, 1, 0x101).0, 0x0101);
+        assert_eq!(KvRank::pack(0, 0, 0, -1).0, -1);
+    }
+
+    #[test]
+    fn a_hash_has_at_most_512_bytes() {
+        let is_ok = |bytes: usize| {
+            let hash = ChunkHash::new(&vec![1; bytes]);
+            ObjectKey::new("m", KvRank(0), 0, hash, "").is_ok()
+        };
+        assert_eq!([HASH_BYTES_MAX, HASH_BYTES_MAX + 1].map(is_ok), [true, false]);
+    }
+}

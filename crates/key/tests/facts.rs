@@ -138,3 +138,18 @@ proptest! {
         prop_assert!(Facts::decode(&bytes).is_err());
     }
 }
+
+#[test]
+fn a_record_that_states_less_than_the_shortest_is_refused_whatever_its_checksum() {
+    let record = plain().encode();
+    for len in [4_u16, 16, 40, 60] {
+        let mut bytes = record.clone();
+        bytes[10..12].copy_from_slice(&len.to_le_bytes());
+        let body = usize::from(len) - 4;
+        if body >= 12 {
+            let crc = BlockSums::from_bytes(&bytes[..body]).whole();
+            bytes[body..body + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        assert_eq!(Facts::decode_prefix(&bytes).err(), Some(FactsError::Length), "{len}");
+    }
+}

@@ -276,3 +276,10 @@ proptest! {
         detect(&text);
     }
 }
+
+#[test]
+fn a_name_that_lmcache_would_spell_otherwise_is_found_if_nothing_better_is() {
+    let found = detect("m@1@0@0xff@half");
+    assert!(!found.is_empty());
+    assert!(found.iter().all(|(_, parsed)| parsed.loss() == Some(Loss::Spelling)), "{found:?}");
+}

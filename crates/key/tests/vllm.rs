@@ -151,3 +151,21 @@ fn keys_and_configurations_without_such_a_name_are_refused() {
     let same = "{ \"a\" : [true, null, {}, -1],\n\"model_name\": \"\\u006d\" }";
     assert_eq!(VllmRunConfig::from_json(same).unwrap(), one);
 }
+
+#[test]
+fn a_name_has_a_rank_and_a_hash_of_whole_lower_case_bytes() {
+    let base = "m_0123456789ab";
+    let format = |rank, hash: &[u8]| {
+        let key = ObjectKey::new(base, KvRank(rank), 0, ChunkHash::new(hash), "").unwrap();
+        NameForm::VllmFs.format(&KeyId::from(key))
+    };
+    let name = format(0, &[0x1a; 8]).unwrap();
+    assert!(NameForm::VllmFs.parse(&name).is_ok(), "{name}");
+    assert!(format(-1, &[0x1a; 8]).is_err());
+    assert!(format(0, &[]).is_err());
+    for wrong in ["1A", "+a", "1"] {
+        let other = name.replace("1a1a1a1a1a1a1a1a", &format!("1a1a1a1a1a1a1a{wrong}"));
+        assert_ne!(other, name);
+        assert!(NameForm::VllmFs.parse(&other).is_err(), "{other}");
+    }
+}

@@ -270,6 +270,34 @@ mod tests {
     }
 
     #[test]
+    fn a_file_goes_when_it_is_too_old_or_beyond_a_limit_and_not_a_moment_before() {
+        let own = tempfile::tempdir().unwrap();
+        fs::create_dir(own.path().join("quarantine")).unwrap();
+        let left = |bytes_max, now| {
+            let cleared = trim(own.path(), bytes_max, now).unwrap();
+            (cleared.bytes, list(own.path()).unwrap().len())
+        };
+        put(own.path(), "a", 30, 100);
+        let since = list(own.path()).unwrap()[0].since;
+        assert_eq!(left(100, since + AGE_MAX), (0, 1));
+        assert_eq!(left(100, since + AGE_MAX + Duration::from_secs(1)), (30, 0));
+        for name in ["a", "b", "c"] {
+            put(own.path(), name, 30, 100);
+        }
+        let now = SystemTime::now();
+        assert_eq!(left(90, now), (0, 3));
+        assert_eq!(left(60, now), (30, 2), "the other two fit");
+        for n in 0..FILES_MAX - 2 {
+            put(own.path(), &n.to_string(), 1, 1 << 20);
+        }
+        assert_eq!(left(1 << 20, now), (0, FILES_MAX));
+        for name in ["x", "y"] {
+            fs::write(own.path().join("quarantine").join(name), [0]).unwrap();
+        }
+        assert_eq!(left(1 << 20, now).1, FILES_MAX);
+    }
+
+    #[test]
     fn a_directory_in_quarantine_goes_too_and_does_not_stop_the_rest() {
         let own = tempfile::tempdir().unwrap();
         let quarantine = own.path().join("quarantine");

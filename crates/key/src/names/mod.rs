@@ -64,3 +64,19 @@ fn checked_length(text: &str) -> Result<(), InvalidKey> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_names_are_good_and_longer_ones_are_not() {
+        let name = |bytes| "n".repeat(bytes);
+        let file = |bytes| checked_file_name(name(bytes)).is_ok();
+        assert_eq!([255, 256].map(file), [true, false]);
+        let object = |bytes| checked_s3_name(name(bytes)).is_ok();
+        assert_eq!([1024, 1025].map(object), [true, false]);
+        let any = |bytes| checked_length(&name(bytes)).is_ok();
+        assert_eq!([8191, 8192, 8193, 9000].map(any), [true, true, false, false]);
+    }
+}

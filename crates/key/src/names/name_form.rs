@@ -296,3 +296,20 @@ fn read_gds(form: &NameForm, name: &str, suffix: &str) -> Result<KeyId, InvalidK
         _ => Ok(key),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stand_in_in_the_model_or_in_either_half_of_a_tag_may_have_been_a_slash() {
+        let lost = |text: &str| {
+            let key = KeyId::from_engine_text(text).unwrap();
+            loses(key, '_', Loss::SlashAsUnderscore).1.is_some()
+        };
+        for text in ["a_b@1@0@ab@half", "m@1@0@ab@half@a_b%c", "m@1@0@ab@half@a%b_c"] {
+            assert!(lost(text), "{text}");
+        }
+        assert!(!lost("m@1@0@ab@half@a%b") && !lost("m@1@0@ab@half"));
+    }
+}
