@@ -404,6 +404,8 @@ mod foreign_load_tests;
 #[cfg(test)]
 mod foreign_release_tests;
 #[cfg(test)]
+mod ledger_tests;
+#[cfg(test)]
 mod missing_file_tests;
 #[cfg(test)]
 mod recreate_tests;

@@ -22,6 +22,8 @@ mod delete_victims;
 mod direct_io;
 mod disk;
 mod encoding_memory;
+#[cfg(all(test, feature = "simulate"))]
+mod fake_process;
 mod file_system_probe;
 mod find_unindexed;
 mod follow_changes;

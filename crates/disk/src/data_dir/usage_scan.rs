@@ -343,4 +343,82 @@ mod tests {
         assert_eq!(data_dir.count().unwrap().bytes, all);
         assert_eq!(data_dir.count_once().unwrap(), all);
     }
+
+    #[test]
+    fn what_is_empty_or_no_file_is_not_counted_until_it_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = crate::DiskConfig::new(dir.path(), 1 << 20);
+        config.layout = crate::Layout::LmcacheMp;
+        let foreign = crate::layout::Foreign::new(&config);
+        let data_dir = DataDir::open(dir.path(), Some(foreign)).unwrap();
+        let path = |n: u8| dir.path().join(format!("org-SEP-m@0x02010201@0@0001020{n}.data"));
+        fs::write(path(1), [7; 1000]).unwrap();
+        std::os::unix::fs::symlink("no chunk", path(2)).unwrap();
+        fs::write(path(3), "").unwrap();
+        let mut seen = SeenFiles::default();
+        let mut pass = || {
+            data_dir.pass(&mut seen, &mut ByteCount::default()).unwrap();
+            seen.bytes
+        };
+        let one = data_dir.foreign().unwrap().layout.counted_bytes(1000);
+        assert_eq!(pass(), one);
+        fs::write(path(3), [7; 1000]).unwrap();
+        assert_eq!(pass(), 2 * one, "it was empty in the first pass");
+    }
+
+    /// One that moved during the pass has one, and one that is gone has none.
+    #[test]
+    fn the_names_of_a_file_are_those_that_it_has_after_the_listing() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let path = |n: u8| chunk_file_name::path(dir.path(), &Digest([n; 32]), 5000);
+        fs::write(path(1), vec![0; 12_288]).unwrap();
+        let mut listed = Vec::new();
+        data_dir.list(|found| listed.push(found)).unwrap();
+        let has_several = || data_dir.has_several_names(&listed[0]);
+        assert!(!has_several());
+        fs::hard_link(path(1), path(2)).unwrap();
+        assert!(has_several());
+        fs::remove_file(path(1)).unwrap();
+        assert!(!has_several());
+    }
+
+    #[test]
+    fn what_was_counted_by_names_is_counted_again_once_a_peer_began_to_encode() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let peer = DataDir::open(dir.path(), None).unwrap();
+        let times = |begins| {
+            let times = std::cell::Cell::new(0);
+            let counted = data_dir.until_measured(|| {
+                times.set(times.get() + 1);
+                if begins {
+                    peer.begin_to_encode(std::time::Duration::from_secs(60)).unwrap();
+                }
+                Ok(times.get())
+            });
+            (counted.unwrap(), times.get())
+        };
+        assert_eq!(times(false), (1, 1));
+        assert_eq!(times(true), (2, 2));
+        assert_eq!(times(true), (1, 1), "it was measured");
+    }
+
+    #[test]
+    fn what_goes_during_a_listing_is_left_out_and_what_is_no_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        each_file(&dir.path().join("absent"), &mut |_, _| panic!("it has none")).unwrap();
+        [1, 2, 3].into_iter().for_each(|n| fs::write(dir.path().join(n.to_string()), "").unwrap());
+        let of_a_file = each_file(&dir.path().join("1"), &mut |_, _| panic!("it has none"));
+        assert_eq!(of_a_file.unwrap_err().kind(), Io::NotADirectory);
+        let mut seen = 0;
+        let gone = each_file(dir.path(), &mut |_, _| {
+            seen += 1;
+            [1, 2, 3].into_iter().for_each(|n| {
+                let _ = fs::remove_file(dir.path().join(n.to_string()));
+            });
+        });
+        gone.unwrap();
+        assert_eq!(seen, 1);
+    }
 }

@@ -131,3 +131,19 @@ fn what_a_first_listing_of_names_finds_is_reported() {
         assert_eq!((log.take(), listed(&disk).len()), (vec![expected], 1), "{layout}");
     }
 }
+
+#[test]
+fn a_recount_that_finds_a_file_gone_reports_it_unless_it_was_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let shared = &disk.shared;
+    let log = Log::of(&disk);
+    [1, 2, 3].into_iter().for_each(|n| write(dir.path(), &key(n)));
+    shared.follow_changes();
+    shared.mark_suspect(&mut shared.index(), key(2).digest());
+    log.take();
+    [1, 2].into_iter().for_each(|n| fs::remove_file(path(dir.path(), n)).unwrap());
+    shared.recount(true).unwrap();
+    assert_eq!(log.take(), [gone(1)]);
+    assert_eq!([1, 2, 3].map(|n| shared.index().is_known(key(n).digest())), [false, false, true]);
+}

@@ -4,7 +4,7 @@ use std::fs;
 
 use kvtier_index::Chunk;
 
-use super::tests::{LEN, key, open, write};
+use super::tests::{FOREIGN, LEN, foreign, key, open, write};
 use crate::data_dir::DataDir;
 use crate::ledger::Ledger;
 
@@ -29,6 +29,37 @@ fn a_missing_file_is_a_reason_to_count_at_once_only_where_no_peer_may_have_delet
     assert!(!check.has_unexplained(now) && check.has_unexplained(late));
     check.explained(key(1).digest());
     assert!(!check.has_unexplained(late));
+}
+
+#[test]
+fn a_missing_file_is_no_reason_to_count_while_nothing_can_be_written_nor_in_layouts_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    disk.shared.data_dir.set_read_only(true);
+    let other = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[0];
+    let (foreign, ..) = foreign(layout, name, other.path());
+    for disk in [disk, foreign] {
+        let check = &disk.shared.space.ledger_validity;
+        check.clear();
+        check.set_matched(None);
+        disk.shared.lost(key(1).digest(), 4096);
+        assert!(!check.is_suspect());
+    }
+}
+
+#[test]
+fn who_finds_a_peer_when_a_file_is_missing_waits_for_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let peer = DataDir::open(dir.path(), None).unwrap();
+    let check = &disk.shared.space.ledger_validity;
+    check.clear();
+    assert!(!check.has_peers(), "it has not looked since");
+    disk.shared.lost(key(1).digest(), 4096);
+    assert!(check.has_peers() && !check.is_suspect());
+    assert!(check.has_unexplained(disk.shared.clock.now() + std::time::Duration::from_secs(3)));
+    drop(peer);
 }
 
 /// A process that overwrites an old chunk's file for a new one renames it first. If it dies then, the file

@@ -6,6 +6,10 @@ use super::file_contents::BYTES;
 #[cfg(feature = "simulate")]
 use super::validity::LedgerValidity;
 use super::*;
+#[cfg(feature = "simulate")]
+use crate::fake_process;
+#[cfg(feature = "simulate")]
+use kvtier_os::simulated::Call;
 
 use Claimed::{Damaged, Full, Granted, Unavailable};
 
@@ -142,6 +146,49 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     stopped.unlock().unwrap();
     a.fold().unwrap();
     assert_eq!((total(dir.path()), claim(&b, 47).unwrap()), (53, Granted));
+}
+
+/// A file that another process keeps locked, and what can be read.
+#[derive(Debug)]
+struct Kept(Vec<u8>);
+
+impl LockedFile for Kept {
+    fn lock_within(&self, _: Duration) -> io::Result<()> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<()> {
+        bytes.copy_from_slice(&self.0);
+        Ok(())
+    }
+
+    fn write(&self, _: &[u8]) -> io::Result<()> {
+        panic!("it is not locked")
+    }
+}
+
+#[test]
+fn no_more_bytes_are_exchanged_than_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), true);
+    let whole = std::fs::read(dir.path().join("ledger")).unwrap();
+    let kept = Ledger::with_file(Some(Kept(whole)), true);
+    assert!(!kept.may_exchange(), "it saw another generation");
+    kept.generation.store(a.generation().0, Ordering::Release);
+    assert!(kept.may_exchange());
+    let claim = |bytes| kept.claim(bytes, 100, &mut || true).unwrap();
+    assert_eq!(claim(1), Unavailable);
+    kept.release_later(20, kept.generation());
+    assert_eq!(
+        [claim(21), claim(15), claim(6), claim(5), claim(1)],
+        [Unavailable, Granted, Unavailable, Granted, Unavailable]
+    );
+    let state = kept.state();
+    assert_eq!((state.pending.added, state.pending.removed), (20, 20));
 }
 
 /// A file that cannot be locked, the kind of error, and how long it was waited for.
@@ -339,6 +386,60 @@ fn a_change_waits_until_the_fold_whether_bytes_came_or_went() {
         a.fold().unwrap();
     }
     assert!(!a.has_pending());
+}
+
+#[test]
+fn a_marked_ledger_grants_nothing_and_is_not_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ledger");
+    mark_uncounted(dir.path()).unwrap();
+    assert!(!path.exists() && !is_damaged(dir.path()), "there is none to mark");
+    let (a, _) = two(dir.path(), true);
+    let whole = std::fs::read(&path).unwrap();
+    mark_uncounted(dir.path()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), UNCOUNTED);
+    assert_eq!(Ledger::peek(dir.path()).unwrap(), None);
+    assert_eq!(claim(&a, 1).unwrap(), Damaged);
+    assert_eq!(a.recount(false, || Ok(5)).unwrap().unwrap().after, 5);
+    let is_damaged_by = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        is_damaged(dir.path())
+    };
+    assert_eq!([&[][..], &UNCOUNTED[..], &whole[..]].map(is_damaged_by), [false; 3]);
+    assert_eq!([&b"KVTLEDG1"[..], &[0; BYTES][..], &whole[1..]].map(is_damaged_by), [true; 3]);
+    // One that is damaged stays so.
+    mark_uncounted(dir.path()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), whole[1..]);
+}
+
+#[test]
+fn a_ledger_that_cannot_be_looked_for_is_not_an_absent_one() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(Ledger::peek(&dir.path().join("absent")).unwrap(), None);
+    std::fs::create_dir(dir.path().join("ledger")).unwrap();
+    assert_eq!(Ledger::peek(dir.path()).unwrap(), None, "what else has its name is no ledger");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for own in ["x".repeat(300), "file".into()] {
+        Ledger::peek(&dir.path().join(own)).unwrap_err();
+    }
+}
+
+#[cfg(feature = "simulate")]
+#[test]
+fn a_ledger_whose_lock_is_kept_is_not_marked_and_an_error_of_the_lock_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), true);
+    let mark = |error: nix::Error| {
+        let fails = move |call: Call<'_>| match call {
+            Call::Lock(_) => Err(error),
+            _ => Ok(()),
+        };
+        let _process = fake_process::enter(fails);
+        mark_uncounted(dir.path())
+    };
+    mark(nix::Error::EWOULDBLOCK).unwrap();
+    assert_eq!(mark(nix::Error::EIO).unwrap_err().raw_os_error(), Some(nix::Error::EIO as i32));
+    assert_eq!((total(dir.path()), claim(&a, 1).unwrap()), (10, Granted));
 }
 
 #[cfg(feature = "simulate")]

@@ -135,3 +135,19 @@ fn lost_max() -> usize {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_may_take_two_seconds_and_so_long_the_missing_chunk_is_kept() {
+        let check = LedgerValidity::new(None, true);
+        let key = |n: usize| Digest::derive("test", &n.to_le_bytes());
+        let now = Instant::now();
+        let noted = (0..).take_while(|n| check.note_lost(&key(*n), now)).count();
+        assert_eq!(noted, LOST_MAX);
+        assert!(!check.has_unexplained(now + RECORD_WITHIN));
+        assert!(check.has_unexplained(now + RECORD_WITHIN + Duration::from_nanos(1)));
+    }
+}

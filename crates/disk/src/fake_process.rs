@@ -1,0 +1,79 @@
+//! The thread of a test as a simulated process over real files: its calls fail, or something else
+//! happens before them. It waits for nothing.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use kvtier_os::simulated::{self, Call, Entered, Identity, Job, Name, Process};
+
+/// Calls `before` for each call of this thread until the guard is dropped.
+pub fn enter(before: impl Fn(Call<'_>) -> Result<(), nix::Error> + 'static) -> Entered {
+    let (began, slept) = (Instant::now(), Cell::default());
+    simulated::enter(Rc::new(FakeProcess { before, began, slept }))
+}
+
+struct FakeProcess<F> {
+    before: F,
+    began: Instant,
+    slept: Cell<Duration>,
+}
+
+impl<F> fmt::Debug for FakeProcess<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FakeProcess")
+    }
+}
+
+impl<F: Fn(Call<'_>) -> Result<(), nix::Error>> Process for FakeProcess<F> {
+    fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
+        (self.before)(call)
+    }
+
+    fn after(&self, _: Call<'_>) {}
+
+    fn failed(&self, _: Call<'_>, _: nix::Error) {}
+
+    fn written(&self, _: usize) -> Option<(usize, nix::Error)> {
+        None
+    }
+
+    fn read_len(&self, bytes: usize) -> usize {
+        bytes
+    }
+
+    fn has_empty_dir(&self, _: Name<'_>) -> bool {
+        false
+    }
+
+    fn attribute(&self, _: u64) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { host: "host".into(), pid: 1, started_ms: 1, booted_s: 1 }
+    }
+
+    fn random_bytes(&self) -> [u8; 32] {
+        [7; 32]
+    }
+
+    fn now(&self) -> Instant {
+        self.began + self.slept.get()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sizes(&self) -> (u64, u64) {
+        (1 << 40, 1 << 40)
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.slept.set(self.slept.get() + time);
+    }
+
+    fn later(&self, _: Duration, _: Job) {}
+}
