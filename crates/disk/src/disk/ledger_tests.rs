@@ -93,7 +93,7 @@ fn of_a_file_without_bytes_no_release_is_dropped() {
 }
 
 #[test]
-fn who_is_alone_again_compares_the_ledger() {
+fn a_tier_that_is_alone_again_compares_the_ledger() {
     let it = OfOne::new();
     let check = &it.shared().space.ledger_validity;
     let detect = || {
@@ -253,7 +253,7 @@ fn what_is_cleared_from_the_quarantine_is_released() {
 }
 
 #[test]
-fn a_quarantined_file_that_the_index_has_as_it_is_casts_no_doubt_on_the_ledger() {
+fn a_quarantined_file_that_the_index_has_as_it_is_is_no_reason_to_compare_the_ledger() {
     let it = OfOne::new();
     let mut chunk = it.shared().index().known(key(1).digest()).unwrap().chunk;
     assert_eq!(chunk.bytes, BYTES);

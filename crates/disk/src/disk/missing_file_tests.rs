@@ -49,7 +49,7 @@ fn a_missing_file_is_no_reason_to_count_while_nothing_can_be_written_nor_in_layo
 }
 
 #[test]
-fn who_finds_a_peer_when_a_file_is_missing_waits_for_its_record() {
+fn a_tier_that_finds_a_peer_when_a_file_is_missing_waits_for_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
     let peer = DataDir::open(dir.path(), None).unwrap();
