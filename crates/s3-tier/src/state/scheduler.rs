@@ -403,8 +403,7 @@ mod tests {
     fn of_two_requests_in_flight_one_is_left_to_loads() {
         let mut limits = in_flight_max(15);
         limits.total = 2;
-        let mut state = State::default();
-        state.running = [0, 0, 1];
+        let mut state = State { running: [0, 0, 1], ..State::default() };
         assert_eq!(state.full_limit(LimitKind::Write, &limits), Some(FullLimit::Total));
         assert_eq!(state.full_limit(LimitKind::Read, &limits), None);
         limits.total = 1;
