@@ -91,8 +91,30 @@ mod tests {
         changed.begin();
         let many = CHANGED_MAX + CHANGED_MAX / 4;
         (0..many).for_each(|n| changed.note(digest(n)));
+        assert_eq!(changed.0.as_ref().unwrap().keys.len(), CHANGED_MAX);
         assert!((0..many).all(|n| changed.has(&digest(n))));
         let others = (many..many + 100_000).filter(|n| changed.has(&digest(*n))).count();
         assert!(others < 1000, "{others} of 100,000");
+    }
+
+    #[test]
+    fn the_first_keys_are_stored_one_by_one() {
+        let mut changed = ChangedKeys::default();
+        changed.begin();
+        (0..3).for_each(|n| changed.note(digest(n)));
+        let ChangedSet { keys, more } = changed.0.as_ref().unwrap();
+        assert!(keys.len() == 3 && more.is_empty());
+    }
+
+    #[test]
+    fn each_bit_has_one_word_and_one_place_in_it() {
+        let at = |n: u64| {
+            let mut bytes = [0xff; 32];
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            place(&Digest(bytes))
+        };
+        assert_eq!([1, 63, 64, 65].map(at), [(0, 2), (0, 1 << 63), (1, 1), (1, 2)]);
+        assert_eq!(at(BITS - 1), ((BITS / 64 - 1) as usize, 1 << 63));
+        assert_eq!(at(BITS + 130), (2, 4));
     }
 }

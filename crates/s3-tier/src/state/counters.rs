@@ -66,3 +66,16 @@ counters!(
 pub fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_grows_by_what_is_added() {
+        let counters = Counters::default();
+        [2, 3].iter().for_each(|n| add(&counters.hits, *n));
+        let all = counters.all();
+        assert!(all.contains(&("hits", 5)) && all.iter().map(|(_, n)| n).sum::<u64>() == 5);
+    }
+}

@@ -129,3 +129,27 @@ impl EncodingResources {
         Some(work())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_the_memory_fits_and_no_more() {
+        let resources = EncodingResources::new(100);
+        assert!(resources.fits(100) && resources.check(100).is_ok());
+        assert!(!resources.fits(101));
+        assert_eq!(resources.check(101).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn small_work_is_done_now_unless_all_cores_work() {
+        let resources = EncodingResources::new(100);
+        assert_eq!(resources.try_run(|| 7), Some(7));
+        let cores = resources.threads.available_permits() as u32;
+        let all = resources.threads.try_acquire_many(cores).unwrap();
+        assert_eq!(resources.try_run(|| 7), None);
+        drop(all);
+        assert_eq!(resources.try_run(|| 7), Some(7));
+    }
+}

@@ -85,6 +85,12 @@ impl Drop for WaitingSave<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::{Chunk, Index, IndexConfig};
+    use kvtier_key::Digest;
+
     use super::*;
 
     #[test]
@@ -99,5 +105,24 @@ mod tests {
         assert_eq!(queue.requested_by_tenant(), [(TenantId(1), 7), (TenantId(2), 1)].into());
         drop((second, other));
         assert!(queue.requested_by_tenant().is_empty());
+    }
+
+    #[test]
+    fn victims_wake_the_task_that_takes_them() {
+        let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+        let digest = Digest([1; 32]);
+        let _ = index.insert(Chunk::new(digest, 1, 1));
+        let queue = EvictionQueue::default();
+        let is_woken = || {
+            let mut context = Context::from_waker(Waker::noop());
+            std::pin::pin!(queue.notified()).poll(&mut context).is_ready()
+        };
+        assert!(!is_woken());
+        queue.push(vec![index.known(&digest).unwrap()]);
+        assert!(is_woken() && !is_woken());
+        let taken: Vec<Digest> = queue.take().iter().map(|entry| entry.chunk.digest).collect();
+        assert!(taken == [digest] && queue.take().is_empty());
+        queue.notify();
+        assert!(is_woken());
     }
 }

@@ -199,4 +199,16 @@ mod tests {
         std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()))
             .await
     }
+
+    #[test]
+    fn a_key_is_written_while_a_writer_holds_it() {
+        let locks = KeyLocks::default();
+        let a = Digest([1; 32]);
+        let read = locks.read(&a);
+        assert!(!locks.is_written(&a));
+        let writer = locks.try_write(&a).unwrap();
+        assert!(locks.is_written(&a) && !locks.is_written(&Digest([2; 32])));
+        drop((writer, read));
+        assert!(!locks.is_written(&a));
+    }
 }

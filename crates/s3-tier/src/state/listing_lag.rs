@@ -254,4 +254,16 @@ mod tests {
             node.lag.renewed();
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_new_from_when_it_announces_itself() {
+        let budget = NodeBudget::default();
+        let mut lag = ListingLag::new(Duration::from_secs(30));
+        lag.stored("a/1".into(), Instant::now());
+        lag.listed(|_| false);
+        advance(LAG).await;
+        assert_eq!(lag.puts_off_renewal(&budget), None);
+        lag.announced();
+        assert_eq!(lag.puts_off_renewal(&budget), Some(Instant::now() + LAG));
+    }
 }

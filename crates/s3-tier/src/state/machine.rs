@@ -201,4 +201,25 @@ mod tests {
         assert_ne!(random_bytes(&client), random_bytes(&client));
         assert_ne!(node_name(&client), node_name(&client));
     }
+
+    fn stop(writes: &mut bool) {
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        let mut config = TierConfig::new(Config::new(endpoint, Credentials::new("a", "b")));
+        config.threads = 1;
+        Executor::start(&config).unwrap().stop(Some(async { *writes = true }));
+    }
+
+    #[test]
+    fn the_last_writes_are_waited_for() {
+        let mut wrote = false;
+        stop(&mut wrote);
+        assert!(wrote);
+    }
+
+    #[tokio::test]
+    async fn a_thread_of_another_runtime_does_not_wait_for_the_last_writes() {
+        let mut wrote = false;
+        stop(&mut wrote);
+        assert!(!wrote);
+    }
 }

@@ -245,6 +245,7 @@ mod tests {
     use kvtier_s3::{BucketAddress, Config, Credentials};
 
     use super::*;
+    use crate::state::epoch_lease::{ClaimOutcome, TopEpoch};
     use crate::state::node_budget::Exchange;
 
     fn node(evictor: Evictor) -> NodeState {
@@ -284,5 +285,101 @@ mod tests {
         assert_eq!(granted(Evictor::Never, &[60, 90, 91, 1]), [true, true, false, false]);
         assert_eq!(granted(Evictor::Never, &[500, 1]), [true, false], "one chunk");
         assert_eq!(granted(Evictor::Lease, &[60, 41, 40, 1]), [true, false, true, false]);
+    }
+
+    fn client() -> Client {
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        Client::new(Config::new(endpoint, Credentials::new("a", "b")))
+    }
+
+    fn is_notified(notify: &Notify) -> bool {
+        std::pin::pin!(notify.notified()).enable()
+    }
+
+    #[test]
+    fn who_evicts_is_up_to_the_settings_and_the_lease() {
+        assert!(node(Evictor::Single).may_evict(0) && !node(Evictor::Never).may_evict(0));
+        let node = node(Evictor::Lease);
+        assert!(!node.may_evict(0), "it has no lease");
+        let top = TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false };
+        node.lease().listed(0, None);
+        node.lease().claimed(0, ClaimOutcome::Ours);
+        node.lease().listed(0, Some(top));
+        assert!(node.may_evict(0));
+    }
+
+    #[test]
+    fn a_node_deletes_in_an_epoch_whose_order_of_use_it_has_read() {
+        let node = node(Evictor::Lease);
+        let caught_up = |epoch| {
+            [FIRST, 2, 3].map(|other| {
+                node.caught_up.store(epoch, Ordering::Relaxed);
+                node.has_caught_up(other)
+            })
+        };
+        assert_eq!(caught_up(FIRST), [true, false, false], "no node evicted before the first");
+        assert_eq!(caught_up(2), [true, true, false]);
+        assert_eq!(caught_up(ANY), [true, true, true]);
+    }
+
+    #[test]
+    fn a_round_and_a_listing_are_requested_once() {
+        let node = node(Evictor::Lease);
+        node.request_round();
+        assert!(is_notified(&node.round_requested) && !is_notified(&node.round_requested));
+        node.listing_requested.notify_one();
+        node.take_listing_request();
+        assert!(!is_notified(&node.listing_requested), "the listing that ended answers it");
+    }
+
+    #[test]
+    fn a_chunk_may_be_as_large_as_the_cap_and_the_quota() {
+        let answer = |bytes, limit| {
+            let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build()).unwrap();
+            node(Evictor::Never).reserve(&mut index, &ReserveRequest::new(bytes), limit)
+        };
+        assert!(matches!(answer(1000, None), Reserve::Granted(_)));
+        let too_large = answer(1001, None);
+        assert!(matches!(too_large, Reserve::Full(Refusal::TooLarge { bytes_max: 1000, .. })));
+        assert!(matches!(answer(100, Some(100)), Reserve::Granted(_)));
+        let above = answer(101, Some(100));
+        assert!(matches!(above, Reserve::Full(Refusal::Quota { bytes_max: 100 })));
+    }
+
+    #[test]
+    fn what_happens_is_recorded_where_there_is_a_cap() {
+        let mut node = node(Evictor::Lease);
+        let [a, b] = [1, 2].map(|byte| Digest([byte; 32]));
+        node.touched(&[a, b]);
+        assert!(node.journal.waiting_records().is_empty());
+        node.capped = true;
+        node.touched(&[a, b]);
+        node.inserted(Chunk::new(a, 1, 1));
+        node.removed(b);
+        let records = [
+            Record::Touch(b),
+            Record::Touch(a),
+            Record::Insert(Chunk::new(a, 1, 1)),
+            Record::Remove(b),
+        ];
+        assert_eq!(node.journal.waiting_records(), records);
+    }
+
+    #[test]
+    fn the_holder_is_another_node() {
+        let node = node(Evictor::Lease);
+        let holder_of = |name: &str| {
+            node.notes().holder = Some(name.to_owned());
+            node.holder()
+        };
+        assert_eq!(holder_of("other").as_deref(), Some("other"));
+        assert_eq!(holder_of(&node.name), None);
+    }
+
+    #[test]
+    fn without_an_answer_of_the_store_its_clock_is_the_local_one() {
+        let client = client();
+        let apart_ms = node(Evictor::Lease).server_ms(&client).abs_diff(client.local_ms());
+        assert!(apart_ms < 3_600_000, "{apart_ms} ms");
     }
 }

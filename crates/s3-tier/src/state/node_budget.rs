@@ -242,6 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn a_twentieth_of_the_cap_is_not_little() {
+        let budget = NodeBudget::default();
+        budget.exchanged(Exchange { nodes: 2, free: 40, ..Exchange::default() });
+        budget.grant(10, 800);
+        assert!(!budget.allows(1, 800) && budget.is_filling(800));
+    }
+
+    #[test]
+    fn a_node_writes_its_journal_early_for_others_or_after_more_than_an_eighth_of_the_cap() {
+        let budget = NodeBudget::default();
+        let alone = Exchange { nodes: 1, free: 800, is_early: true, ..Exchange::default() };
+        budget.exchanged(alone);
+        budget.grant(100, 800);
+        assert!(!budget.is_journal_due(800) && !budget.is_filling(800), "an eighth");
+        budget.grant(1, 800);
+        assert!(budget.is_journal_due(800));
+        budget.exchanged(Exchange { nodes: 2, is_early: false, ..alone });
+        assert!(budget.is_journal_due(800));
+    }
+
+    #[test]
     fn where_listings_lag_the_budget_is_half_as_large() {
         let budget = NodeBudget::default();
         let two = Exchange { nodes: 2, free: 400, listings_lag: true, ..Exchange::default() };

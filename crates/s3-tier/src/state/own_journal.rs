@@ -317,4 +317,72 @@ mod tests {
         }
         assert_eq!(journal.beyond_max(), None);
     }
+
+    fn inserts(count: usize) -> Vec<TimedRecord> {
+        let chunk = Chunk::new(digest(0), 1, 1);
+        vec![TimedRecord { step: 0, record: Record::Insert(chunk) }; count]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_age_of_a_record_is_that_since_it_was_noted() {
+        let journal = NodeJournal::default();
+        tokio::time::advance(std::time::Duration::from_millis(3 * STEP_MS)).await;
+        journal.note([Record::Touch(digest(1))]);
+        tokio::time::advance(std::time::Duration::from_millis(2 * STEP_MS)).await;
+        let (_, records) = journal.take().unwrap();
+        let bytes = journal.encode(1_000_000, &records);
+        let decoded: Vec<u64> = format::decode(&bytes).map(|batch| batch.at_ms).collect();
+        assert_eq!(decoded, [1_000_000 - 2 * STEP_MS]);
+    }
+
+    #[test]
+    fn waiting_records_are_as_they_were_noted() {
+        let journal = NodeJournal::default();
+        let touch = Record::Touch(digest(1));
+        journal.note([touch; 3]);
+        assert_eq!((journal.waiting_records(), journal.noted()), (vec![touch; 3], 3));
+        let records = std::mem::take(&mut journal.unwritten().records);
+        journal.restore(records);
+        assert_eq!(journal.waiting_records(), [touch; 3]);
+    }
+
+    #[test]
+    fn a_part_is_dropped_once_more_records_wait_than_may() {
+        let journal = NodeJournal::default();
+        let waiting = || journal.unwritten().records.len();
+        journal.restore(inserts(WAITING_MAX));
+        assert_eq!(waiting(), WAITING_MAX);
+        journal.restore(inserts(1));
+        assert_eq!(waiting(), WAITING_MAX - DROPPED_AT_ONCE);
+        journal.note(plain(&inserts(DROPPED_AT_ONCE)));
+        assert_eq!(waiting(), WAITING_MAX);
+        journal.note(plain(&inserts(1)));
+        assert_eq!(waiting(), WAITING_MAX - DROPPED_AT_ONCE + 1);
+    }
+
+    #[test]
+    fn steps_double_where_an_object_would_have_too_many_times() {
+        let batches = |count: usize| {
+            let records: Vec<TimedRecord> = (0..count).map(|n| at(n, 0)).collect();
+            format::decode(&encode(1 << 40, 1 << 30, &records)).count()
+        };
+        assert_eq!(batches(TIMES_MAX), TIMES_MAX);
+        assert_eq!(batches(TIMES_MAX + 1), TIMES_MAX / 2 + 1);
+    }
+
+    #[test]
+    fn a_run_has_the_records_of_one_step_of_its_width() {
+        let records: Vec<TimedRecord> = (0..7).map(|step| at(step, 0)).collect();
+        let lengths = |width| runs(&records, width).map(<[_]>::len).collect::<Vec<_>>();
+        assert_eq!([lengths(2), lengths(4)], [vec![2, 2, 2, 1], vec![4, 3]]);
+    }
+
+    #[cfg(feature = "simulate")]
+    #[test]
+    fn a_simulation_sees_how_much_waits() {
+        let journal = NodeJournal::default();
+        journal.restore(inserts(3));
+        (1..=2).for_each(|number| journal.wrote(number));
+        assert_eq!((journal.lengths().waiting, journal.lengths().written), (3, 2));
+    }
 }

@@ -398,4 +398,22 @@ mod tests {
         drop(tokio::time::timeout(std::time::Duration::from_secs(600), stays).await.unwrap());
         assert_eq!(scheduler.lock().running, [0; 3]);
     }
+
+    #[test]
+    fn of_two_requests_in_flight_one_is_left_to_loads() {
+        let mut limits = in_flight_max(15);
+        limits.total = 2;
+        let mut state = State { running: [0, 0, 1], ..State::default() };
+        assert_eq!(state.full_limit(LimitKind::Write, &limits), Some(FullLimit::Total));
+        assert_eq!(state.full_limit(LimitKind::Read, &limits), None);
+        limits.total = 1;
+        state.running = [0; 3];
+        assert_eq!(state.full_limit(LimitKind::Write, &limits), None, "none can be left of one");
+    }
+
+    #[test]
+    fn loads_that_are_waited_for_have_a_queue_of_their_own() {
+        assert_eq!(RequestQueue::for_load(Class::Demand), RequestQueue::Read);
+        assert_eq!(RequestQueue::for_load(Class::Prefetch), RequestQueue::Prefetch);
+    }
 }

@@ -175,4 +175,34 @@ mod tests {
         assert!(names[..2].iter().all(|(name, known)| name == known), "{names:?}");
         assert_ne!(names[2].0, names[2].1, "one more than are remembered");
     }
+
+    #[test]
+    fn the_key_is_wanted_from_the_first_tenant_on() {
+        let mut tenants = TenantTable::default();
+        let wanted = tenants.key_wanted();
+        let is_wanted = || std::pin::pin!(wanted.notified()).enable();
+        assert_eq!(tenants.id(""), TenantId::NONE);
+        assert!(!is_wanted(), "chunks without a tenant need no key");
+        tenants.id("alice");
+        assert!(is_wanted() && tenants.key().is_none());
+        tenants.set_key(TenantKey::new([1; 32]), &mut index());
+        assert_eq!(tenants.key(), Some(&TenantKey::new([1; 32])));
+        tenants.id("bob");
+        assert!(!is_wanted());
+    }
+
+    #[test]
+    fn without_the_key_a_tenant_has_a_name_that_shows_only_its_identity() {
+        let tenants = TenantTable::default();
+        assert_eq!(tenants.name(TenantId::NONE), "");
+        assert_eq!(tenants.name(TenantId(7)), format!("~{}", TenantId(7)));
+    }
+
+    #[test]
+    fn the_quota_of_the_others_is_not_that_of_chunks_without_a_tenant() {
+        let mut tenants = TenantTable::default();
+        tenants.set_quota(OTHER_TENANTS, Some(50), &mut index());
+        let quotas = [TenantId(7), TenantId::NONE].map(|id| tenants.quota_of(id));
+        assert_eq!(quotas, [Some(50), None]);
+    }
 }

@@ -452,3 +452,35 @@ fn a_claim_that_listings_do_not_show_yet_is_looked_for_until_it_is_too_old() {
     assert!(!lease.may_act(TERM_MS / 2), "it may not act any more, and follows");
     assert!(matches!(lease.next(TERM_MS / 2), LeaseStep::Wait { .. } | LeaseStep::Claim { .. }));
 }
+
+/// A node that holds the first epoch since `now_ms`.
+fn holder(now_ms: u64) -> EpochLease {
+    let top = TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false };
+    let mut lease = lease_that_looks(now_ms);
+    lease.listed(now_ms, None);
+    lease.claimed(now_ms, ClaimOutcome::Ours);
+    (0..2).for_each(|_| lease.listed(now_ms, Some(top)));
+    lease
+}
+
+#[test]
+fn an_epoch_is_held_only_while_its_holder_may_act() {
+    assert_eq!(EpochLease::new(TERM_MS).held(0), None);
+    let ends_ms = 1000 + TERM_MS / 2;
+    assert_eq!([ends_ms - 1, ends_ms].map(|now_ms| holder(1000).held(now_ms)), [Some(1), None]);
+}
+
+#[test]
+fn a_holder_renews_a_quarter_of_a_term_after_its_last_renewal() {
+    let due_ms = 1000 + TERM_MS / 4;
+    assert_eq!(holder(1000).next(1000), LeaseStep::Wait { until_ms: due_ms });
+    assert_eq!(holder(1000).next(due_ms), LeaseStep::Renew { epoch: 1 });
+}
+
+#[test]
+fn a_holder_whose_object_another_program_removed_follows_and_claims_nothing_at_once() {
+    let mut lease = holder(1000);
+    lease.listed(1001, None);
+    assert!(lease.held(1001).is_none());
+    assert_eq!(lease.next(1001), LeaseStep::Wait { until_ms: 1001 + TERM_MS / 4 });
+}
