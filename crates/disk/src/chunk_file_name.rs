@@ -84,4 +84,10 @@ mod tests {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }
+
+    #[test]
+    fn a_file_has_whole_pages_and_a_footer_and_no_length_is_too_long_to_compare() {
+        assert_eq!([1, 4096, 4097].map(file_len), [8192, 8192, 12_288]);
+        assert_eq!(file_len(u64::MAX), u64::MAX);
+    }
 }

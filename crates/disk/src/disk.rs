@@ -406,6 +406,10 @@ mod foreign_release_tests;
 #[cfg(test)]
 mod ledger_tests;
 #[cfg(test)]
+mod listing_tests;
+#[cfg(test)]
+mod load_tests;
+#[cfg(test)]
 mod missing_file_tests;
 #[cfg(test)]
 mod recreate_tests;

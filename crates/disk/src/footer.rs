@@ -59,3 +59,19 @@ pub fn decode(page: &[u8]) -> Result<(Facts, &[u8]), FactsError> {
     }
     Ok((facts, &page[start..end]))
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::{BlockSums, Digest};
+
+    use super::*;
+
+    #[test]
+    fn a_key_may_fill_the_page_and_no_more() {
+        let facts = Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::from_bytes(b"x"));
+        let most = PAGE as usize - HEAD - facts.encode().len();
+        let full = encode_parts(&facts, &vec![3; most]).unwrap();
+        assert_eq!(decode(&full).unwrap().1.len(), most);
+        assert_eq!(encode_parts(&facts, &vec![3; most + 1]), Err(FactsError::Length));
+    }
+}

@@ -144,3 +144,91 @@ pub fn check_and_decode(
         Err(damage) => Err(damage),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::{BlockSums, CodecId, EncodedPayload};
+
+    use super::*;
+    use crate::disk::tests::key;
+
+    fn facts(payload: &[u8]) -> Facts {
+        let key = key(1);
+        Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(payload))
+    }
+
+    fn encoded(raw_len: u64, stored: &[u8]) -> Facts {
+        let payload = EncodedPayload { codec: CodecId(2), key_id: 0, raw_len, raw_crc: Some(7) };
+        let plain = facts(stored);
+        Facts::encoded(plain.key, plain.namespace, payload, plain.sums)
+    }
+
+    /// The file of a chunk with these facts, which has `bytes` bytes.
+    fn file(facts: &Facts, stored: &[u8], bytes: u64) -> Vec<u8> {
+        let mut file = stored.to_vec();
+        file.resize((bytes - PAGE) as usize, 0);
+        file.extend(footer::encode(facts, &key(1)).unwrap());
+        file
+    }
+
+    /// What is found in a file that is named for `len` bytes.
+    fn checked(bytes: &[u8], len: u64, n: u8) -> Result<(), Damage> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, bytes).unwrap();
+        let chunk = ChunkName { digest: *key(n).digest(), name: None, len };
+        let mut read = Vec::new();
+        let mut opened = regular(&path).unwrap().unwrap();
+        let found = read_and_check(&mut opened, &chunk, &mut |piece| read.extend_from_slice(piece))
+            .unwrap();
+        let facts = found?;
+        assert_eq!(facts.sums, BlockSums::from_bytes(&read));
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_of_the_chunk_that_its_name_says_or_swapped() {
+        let payload = [7; 5000];
+        let good = file(&facts(&payload), &payload, file_len(5000));
+        assert_eq!(checked(&good, 5000, 1), Ok(()));
+        assert_eq!(checked(&good, 5000, 2), Err(Damage::Swapped), "another key");
+        assert_eq!(checked(&good, 5001, 1), Err(Damage::Swapped), "another length");
+        assert_eq!(checked(&good, 50_000, 1), Err(Damage::Length));
+        for at in [0, 4999, 5000, good.len() - PAGE as usize - 1] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert_eq!(checked(&bytes, 5000, 1), Err(Damage::Bytes), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_file_longer_than_a_piece_is_read_to_its_end() {
+        let payload: Vec<u8> = (0..2 * PIECE + 100).map(|n| (n / 99) as u8).collect();
+        let len = payload.len() as u64;
+        assert_eq!(checked(&file(&facts(&payload), &payload, file_len(len)), len, 1), Ok(()));
+    }
+
+    #[test]
+    fn the_length_of_a_file_is_that_of_its_facts() {
+        let (raw_len, stored) = (50_000, [7; 9000]);
+        let encoded = encoded(raw_len, &stored);
+        let bytes = footer::file_len_of(&encoded);
+        assert_eq!(checked(&file(&encoded, &stored, bytes), raw_len, 1), Ok(()));
+        let longer = file(&encoded, &stored, bytes + PAGE);
+        assert_eq!(checked(&longer, raw_len, 1), Err(Damage::Length));
+        let as_raw = file(&encoded, &stored, file_len(raw_len));
+        assert_eq!(checked(&as_raw, raw_len, 1), Err(Damage::Bytes), "encoded, by its facts");
+        let plain = file(&facts(&stored), &stored, bytes);
+        assert_eq!(checked(&plain, raw_len, 1), Err(Damage::Length), "not encoded, by its facts");
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(regular(&link).unwrap().is_err());
+        assert!(regular(dir.path()).unwrap().is_err());
+        assert_eq!(regular(&dir.path().join("x")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

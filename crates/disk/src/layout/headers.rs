@@ -201,4 +201,16 @@ mod tests {
             Some(GDS_HEADER_BYTES + 1)
         );
     }
+
+    #[test]
+    fn a_header_of_a_tensor_without_elements_has_no_payload() {
+        let element = GdsElement::from_name("U8").unwrap();
+        let header = |tokens| GdsHeader::new(element, vec![2, 1, tokens, 10], MemoryFormat::Kv2Ltd);
+        let bytes = GDS_HEADER_BYTES as u64;
+        assert_eq!(payload_of(&header(0), bytes), None);
+        assert_eq!(payload_of(&header(3), bytes + 60), Some(60));
+        assert_eq!(payload_of(&header(3), bytes + 4096), Some(60), "padded to a page");
+        assert_eq!(payload_of(&header(3), bytes + 61), None);
+        assert_eq!(payload_of(&header(3), bytes - 1), None);
+    }
 }

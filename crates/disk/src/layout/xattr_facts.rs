@@ -148,4 +148,24 @@ mod tests {
             assert!(matches!(known(Ok(bytes)), Ok(Known::Junk)), "{bytes} zeros");
         }
     }
+
+    #[test]
+    fn facts_are_of_the_key_of_its_name_elsewhere_or_of_none() {
+        let [ours, other] = [1, 2].map(crate::disk::tests::key);
+        let facts = || {
+            let sums = kvtier_key::BlockSums::from_bytes(b"x");
+            Facts::plain(*ours.digest(), ours.namespace().digest(), sums)
+        };
+        assert_eq!(owner_of(&facts(), &ours), FactsOwner::Ours);
+        assert_eq!(owner_of(&facts(), &other), FactsOwner::Wrong);
+        let changed = |change: fn(&mut Facts)| {
+            let mut facts = facts();
+            change(&mut facts);
+            owner_of(&facts, &ours)
+        };
+        assert_eq!(changed(|facts| facts.codec.0 = 2), FactsOwner::Wrong);
+        assert_eq!(changed(|facts| facts.key_id = 3), FactsOwner::Wrong);
+        let elsewhere = changed(|facts| facts.namespace.0 = [9; 32]);
+        assert_eq!(elsewhere, FactsOwner::AnotherNamespace);
+    }
 }
