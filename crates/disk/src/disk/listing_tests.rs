@@ -2,10 +2,9 @@
 
 use super::tests::{Idle, LEN, key, open, write};
 use super::*;
-use crate::chunk_file_name;
 use crate::data_dir::Listed;
 #[cfg(feature = "simulate")]
-use {crate::fake_process, kvtier_os::simulated::Call};
+use {crate::chunk_file_name, crate::fake_process, kvtier_os::simulated::Call};
 
 /// What a chunk's file has.
 const BYTES: u64 = 12_288;
