@@ -1,6 +1,8 @@
 //! The state of a tier whose bucket is never asked, for tests.
 
-use kvtier_core::{Caps, Gate, GateLimits};
+use std::sync::Mutex;
+
+use kvtier_core::{Caps, Event, Gate, GateLimits, Listener};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -22,4 +24,14 @@ pub fn shared(change: impl FnOnce(&mut TierConfig)) -> Shared {
         bounce: Arena::new(ArenaConfig::heap(1)).unwrap(),
     };
     Shared::new(&config, Client::new(client()), parts)
+}
+
+/// The events that it was given, in order.
+#[derive(Debug, Default)]
+pub struct EventLog(pub Mutex<Vec<Event>>);
+
+impl Listener for EventLog {
+    fn on_events(&self, events: &[Event]) {
+        self.0.lock().unwrap().extend_from_slice(events);
+    }
 }

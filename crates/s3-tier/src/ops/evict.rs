@@ -367,25 +367,15 @@ pub fn not_deleted(error: Option<Error>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use kvtier_core::Listener;
     use kvtier_index::Chunk;
     use kvtier_key::Digest;
 
     use super::*;
-    use crate::test_shared::shared;
-
-    #[derive(Debug, Default)]
-    struct Log(Mutex<Vec<Event>>);
-
-    impl Listener for Log {
-        fn on_events(&self, events: &[Event]) {
-            self.0.lock().unwrap().extend_from_slice(events);
-        }
-    }
+    use crate::test_shared::{EventLog, shared};
 
     #[tokio::test]
     async fn without_a_cap_the_oldest_of_too_many_keys_are_forgotten() {
-        let (shared, log) = (shared(|_| {}), Arc::new(Log::default()));
+        let (shared, log) = (shared(|_| {}), Arc::new(EventLog::default()));
         shared.listeners.add(log.clone());
         let key = |n: u8| Digest([n; 32]);
         for n in 0..10 {
