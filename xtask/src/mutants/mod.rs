@@ -69,6 +69,9 @@ pub fn run(args: &mut Args) -> Result<()> {
     if let Some(why) = unable() {
         bail!("{why}");
     }
+    if is_switched && seed.is_some() && sample.is_none() {
+        bail!("--seed chooses a sample, and --switched tries all mutants without --sample: add it");
+    }
     let sample = sample.map(|sample| sample as usize).or((!is_switched).then_some(SAMPLE));
     let selection = Selection { sample, seed: seed.unwrap_or(1), only, package };
     if list && is_switched {
