@@ -6,6 +6,7 @@ mod chunk_files;
 pub mod device;
 mod expected;
 mod harm;
+mod log_delay;
 pub mod medium;
 mod nemesis;
 pub mod process;
@@ -25,6 +26,7 @@ use kvtier_disk::inspect::ledger_bytes;
 use kvtier_mem::{Arena, ArenaConfig};
 
 use self::chunk_files::ChunkFiles;
+use self::log_delay::LogDelay;
 use self::medium::{Journal, Medium};
 use self::process::SimProcess;
 use self::schedule::What;
@@ -78,8 +80,8 @@ struct Shared {
     calm_since_ns: AtomicU64,
     /// Something damaged a file of `.kvtier`, or reads failed: processes may lack changes of others.
     is_log_doubtful: AtomicBool,
-    /// Until when records may wait for the change log, since the medium was full or failed.
-    log_is_behind_until_ns: AtomicU64,
+    /// When records may have waited for the change log, since the medium was full or failed.
+    log_delay: Mutex<LogDelay>,
     /// Callers begin nothing more.
     is_quiet: AtomicBool,
     /// The most bytes that the directory may have: the cap, or what a crash left until the directory
@@ -96,6 +98,10 @@ struct Shared {
 impl Shared {
     fn model(&self) -> MutexGuard<'_, Model> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log_delay(&self) -> MutexGuard<'_, LogDelay> {
+        self.log_delay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Since when no fault happens.
@@ -168,7 +174,7 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         setup,
         calm_since_ns: AtomicU64::new(0),
         is_log_doubtful: AtomicBool::new(false),
-        log_is_behind_until_ns: AtomicU64::new(0),
+        log_delay: Mutex::default(),
         is_quiet: AtomicBool::new(false),
         bytes_max: AtomicU64::new(CAP_BYTES),
         is_counted: AtomicBool::new(false),

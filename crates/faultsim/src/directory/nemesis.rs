@@ -15,8 +15,6 @@ use crate::schedule::{Edge, Moment, between_ms};
 
 /// About one of this number of chunks is deleted.
 const DELETED_ONE_IN: u64 = 3;
-/// Within this time after the medium was full the change log has what waited for space.
-const LOGGED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Scheduler {
     /// When something goes wrong or ends next.
@@ -122,12 +120,8 @@ impl Scheduler {
         self.shared.world.event(format_args!("{faults:?}"));
         self.shared.medium.set_faults(faults);
         self.shared.was_full.fetch_or(faults.is_full, Ordering::Relaxed);
-        if faults.is_full || faults.errors_per_mille > 0 {
-            self.shared.log_is_behind_until_ns.store(u64::MAX, Ordering::Relaxed);
-        } else {
-            let until = (self.elapsed() + LOGGED_WITHIN).as_nanos() as u64;
-            self.shared.log_is_behind_until_ns.fetch_min(until, Ordering::Relaxed);
-        }
+        let is_failing = faults.is_full || faults.errors_per_mille > 0;
+        self.shared.log_delay().set_failing(is_failing, self.elapsed());
     }
 
     /// The machine loses power and comes back.

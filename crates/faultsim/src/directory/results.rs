@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_core::{
-    Done, Error, Hold, HoldId, Load, Loaded, LookedUp, Observe, Presence, Removed, Save, Saved,
-    ShedReason,
+    Done, Error, ErrorKind, Hold, HoldId, Load, Loaded, LookedUp, Observe, Presence, Removed, Save,
+    Saved, ShedReason,
 };
 
 use super::callers::{Callers, Held};
@@ -53,10 +53,9 @@ impl Callers {
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
         let is_listed = self.shared.is_well(began) && began > changed + LISTED_WITHIN;
-        let behind_until = self.shared.log_is_behind_until_ns.load(Ordering::Relaxed);
         let must_list = self.shared.setup.is_foreign()
             || self.shared.is_log_doubtful.load(Ordering::Relaxed)
-            || began < Duration::from_nanos(behind_until);
+            || self.shared.log_delay().may_lack(changed, began);
         self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
     }
 
@@ -69,9 +68,12 @@ impl Callers {
         for (n, done) in numbers.iter().zip(&done) {
             let is_stored = matches!(done.result, Ok(Saved::Stored));
             self.shared.chunk_files.save_ended(*n, is_stored, now);
-            match done.result {
+            match &done.result {
                 Ok(_) => self.shared.model().save_ended_well(*n),
-                Err(_) => self.shared.model().save_ended(*n, now),
+                Err(e) => {
+                    self.shared.model().save_ended(*n, now);
+                    self.check_fault_status(e);
+                }
             }
         }
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
@@ -104,6 +106,18 @@ impl Callers {
         }
     }
 
+    /// A tier of which an operation failed on the medium says so.
+    fn check_fault_status(&self, error: &Error) {
+        if error.kind() != ErrorKind::Io || self.process.state().is_dead {
+            return;
+        }
+        let reasons = self.tier.status().reasons;
+        if !reasons.iter().any(|reason| reason.starts_with("last fault: ")) {
+            let what = format!("{} failed and says no fault: {reasons:?}", self.process.name());
+            self.shared.world.finding("status", what);
+        }
+    }
+
     pub(super) fn loaded(
         &self,
         expected: &[Expected],
@@ -111,12 +125,13 @@ impl Callers {
         done: Vec<Done<Load, Loaded>>,
     ) -> (String, bool) {
         for (expected, done) in expected.iter().zip(&done) {
-            match done.result {
-                Ok(Loaded::Hit { len }) => self.check_hit(expected, &done.op, len),
+            match &done.result {
+                Ok(Loaded::Hit { len }) => self.check_hit(expected, &done.op, *len),
                 Ok(Loaded::Miss(reason)) => {
                     self.check_missing(expected, began, &format!("{reason:?} is the load"));
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(e) => self.check_fault_status(e),
             }
         }
         let numbers: Vec<u64> = expected.iter().map(|expected| expected.n).collect();
@@ -146,7 +161,10 @@ impl Callers {
         let numbers: Vec<u64> = expected.iter().map(|expected| expected.n).collect();
         let found = match found {
             Ok(found) => found,
-            Err(e) => return (format!("lookup {numbers:?}: {:?}", e.kind()), true),
+            Err(e) => {
+                self.check_fault_status(&e);
+                return (format!("lookup {numbers:?}: {:?}", e.kind()), true);
+            }
         };
         for (expected, presence) in expected.iter().zip(&found.found) {
             match presence {
@@ -165,6 +183,9 @@ impl Callers {
 
     fn check_found(&self, expected: &Expected, began: Duration, len: u64) {
         let Expected { n, file, .. } = *expected;
+        if self.shared.model().is_removed_by(n, &self.process.name()).is_some() {
+            return self.check_removed(expected, "lookup");
+        }
         if self.may_be_outdated(n, began) {
             return;
         }
@@ -199,7 +220,7 @@ impl Callers {
     ) -> (String, bool) {
         let Expected { n, is_held, .. } = *expected;
         if removed.as_ref().is_ok_and(|removed| removed.held == 0) {
-            self.shared.model().removed(n, begun);
+            self.shared.model().removed_by(n, begun, &self.process.name());
             if is_held && self.shared.chunk_files.is_held(n, self.process.number, self.now()) {
                 let what = format!("remove of {n} by {} found no hold", self.process.name());
                 self.shared.world.finding("hold", what);
@@ -210,7 +231,10 @@ impl Callers {
             Ok(removed) => {
                 format!("remove {n}: {} removed, {} held", removed.removed, removed.held)
             }
-            Err(e) => format!("remove {n}: {:?}", e.kind()),
+            Err(e) => {
+                self.check_fault_status(&e);
+                format!("remove {n}: {:?}", e.kind())
+            }
         };
         (said, has_failed)
     }

@@ -1,0 +1,62 @@
+//! When records for the change log had to wait, since the medium took no writes.
+
+use std::time::Duration;
+
+/// Within this time after writes succeed again the change log has what waited.
+const LOGGED_WITHIN: Duration = Duration::from_secs(2);
+/// A record is written within this time after its change, if writes succeed.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// The times in which the medium took no writes, the last one last.
+#[derive(Debug, Default)]
+pub struct LogDelay(Vec<Failing>);
+
+#[derive(Debug)]
+struct Failing {
+    since: Duration,
+    /// `None` while it goes on.
+    until: Option<Duration>,
+}
+
+impl LogDelay {
+    /// Writes may fail from now on, or succeed.
+    pub fn set_failing(&mut self, is_failing: bool, now: Duration) {
+        let going_on = self.0.last_mut().filter(|last| last.until.is_none());
+        match (going_on, is_failing) {
+            (None, true) => self.0.push(Failing { since: now, until: None }),
+            (Some(last), false) => last.until = Some(now),
+            _ => {}
+        }
+    }
+
+    /// Whether the log may lack a change of this moment for a reader that begins then.
+    pub fn may_lack(&self, changed: Duration, began: Duration) -> bool {
+        self.0.iter().any(|failing| {
+            let is_late = changed + WRITTEN_WITHIN >= failing.since;
+            is_late && failing.until.is_none_or(|until| began < until + LOGGED_WITHIN)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn only_changes_near_or_after_the_first_failure_may_lack_until_shortly_after_the_last() {
+        let mut delay = LogDelay::default();
+        assert!(!delay.may_lack(s(1), s(2)));
+        delay.set_failing(false, s(9));
+        delay.set_failing(true, s(10));
+        delay.set_failing(true, s(11));
+        assert!(!delay.may_lack(s(8), s(12)) && delay.may_lack(s(9), s(12)));
+        delay.set_failing(false, s(20));
+        assert!(delay.may_lack(s(12), s(21)) && !delay.may_lack(s(12), s(22)));
+        delay.set_failing(true, s(30));
+        assert!(!delay.may_lack(s(12), s(31)) && delay.may_lack(s(29), s(31)));
+    }
+}
