@@ -9,7 +9,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 pub use tokio::io::DuplexStream;
 
@@ -23,6 +23,11 @@ pub trait SimulatedMachine: Debug + Send + Sync + 'static {
 
     /// The time of day by its clock, which may be wrong and may jump.
     fn wall(&self) -> SystemTime;
+
+    /// What its monotonic clock counts while `passed` goes by: it may be a little fast or slow.
+    fn monotonic(&self, passed: Duration) -> Duration {
+        passed
+    }
 
     /// A connection with the store.
     fn connect(&self) -> Connecting;

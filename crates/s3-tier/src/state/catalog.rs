@@ -271,13 +271,14 @@ impl Catalog {
         self.tenants.name(id)
     }
 
-    /// The chunk was seen now.
-    pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
+    /// The chunk was there at that time of the tier's clock.
+    pub fn confirm(&mut self, digest: &Digest, seen_ms: u64) {
         self.note_changed(*digest);
         self.absent.remove(digest);
         // Also a chunk that its atomic set hides.
         if let Some(slot) = self.index.slot(digest) {
-            self.seen.note(slot, now_ms);
+            // A request that began earlier may be answered later.
+            self.seen.note(slot, seen_ms.max(self.seen.ms(slot)));
         }
     }
 

@@ -94,6 +94,17 @@ pub fn of_process<T: Future>(client: &Client, task: T) -> impl Future<Output = T
     }
 }
 
+/// What the machine's monotonic clock counts while `passed` goes by: in a simulation it may drift.
+#[inline]
+pub fn monotonic(client: &Client, passed: Duration) -> Duration {
+    #[cfg(feature = "simulate")]
+    if let Some(machine) = client.machine() {
+        return machine.monotonic(passed);
+    }
+    let _ = client;
+    passed
+}
+
 /// The timers of the tier.
 pub fn timekeeper(config: &TierConfig) -> io::Result<Arc<Timekeeper>> {
     #[cfg(feature = "simulate")]

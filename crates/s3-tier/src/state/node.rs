@@ -205,6 +205,10 @@ impl NodeState {
             (Evictor::Lease, _) if self.lease().may_act(now_ms) => {
                 format!("this node evicts: {}", self.name)
             }
+            (Evictor::Lease, Some(holder)) if *holder == self.name => {
+                "this node has not renewed its lease in time: it evicts nothing until it has"
+                    .to_owned()
+            }
             (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
             (Evictor::Lease, None) => "no node evicts yet".to_owned(),
         };
@@ -294,6 +298,17 @@ mod tests {
 
     fn is_notified(notify: &Notify) -> bool {
         std::pin::pin!(notify.notified()).enable()
+    }
+
+    #[test]
+    fn a_node_whose_lease_ran_out_is_no_other_node() {
+        let node = NodeState { capped: true, ..node(Evictor::Lease) };
+        let who = || node.reasons(0).remove(0);
+        assert_eq!(who(), "no node evicts yet");
+        node.notes().holder = Some("another".to_owned());
+        assert_eq!(who(), "another node evicts: another");
+        node.notes().holder = Some(node.name.clone());
+        assert!(who().starts_with("this node has not renewed its lease"), "{}", who());
     }
 
     #[test]

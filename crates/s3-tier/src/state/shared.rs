@@ -18,6 +18,7 @@ use crate::state::encoding::Encoding;
 use crate::state::eviction_queue::EvictionQueue;
 use crate::state::head_single_flight::HeadSingleFlight;
 use crate::state::key_locks::{KeyLocks, ReadVersion};
+use crate::state::machine;
 use crate::state::node::NodeState;
 use crate::state::object_names::ObjectNames;
 use crate::state::scheduler::RequestScheduler;
@@ -134,7 +135,13 @@ impl Shared {
 
     /// Milliseconds on the index's clock.
     pub fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.ms_at(Instant::now())
+    }
+
+    /// What the index's clock says at that time.
+    pub fn ms_at(&self, at: Instant) -> u64 {
+        let passed = at.saturating_duration_since(self.began);
+        machine::monotonic(&self.client, passed).as_millis() as u64
     }
 
     /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
@@ -203,7 +210,8 @@ impl Shared {
             self.report_stored(&catalog, &chunk);
         }
         catalog.set_tenant(seen.key);
-        self.note(&mut catalog, seen.key, seen.name);
+        // Counted from the request: another node may have removed the chunk since.
+        self.note(&mut catalog, seen.key, seen.name, version.began());
         // Its atomic set may be incomplete by now.
         let whole = !catalog.index.is_hidden(digest);
         drop(catalog);
@@ -228,9 +236,9 @@ impl Shared {
         }
     }
 
-    /// Records name and time of an indexed chunk.
-    pub fn note(&self, catalog: &mut Catalog, key: &Key, name: &str) {
-        catalog.confirm(key.digest(), self.now_ms());
+    /// Records the name of an indexed chunk, and that it was there at that time.
+    pub fn note(&self, catalog: &mut Catalog, key: &Key, name: &str, seen: Instant) {
+        catalog.confirm(key.digest(), self.ms_at(seen));
         if self.names.is_own() {
             return;
         }
@@ -396,7 +404,7 @@ pub fn enter(
     let chunk = catalog.chunk(key, lens.raw, lens.stored).with_place(place);
     let inserted = catalog.index.commit(space, chunk);
     catalog.clear_corrupt(key.digest());
-    shared.note(&mut catalog, key, name);
+    shared.note(&mut catalog, key, name, Instant::now());
     let entered = !matches!(inserted, InsertOutcome::Refused(_));
     if entered {
         shared.report_stored(&catalog, &chunk);

@@ -131,7 +131,7 @@ fn found(shared: &Shared, chunk: &Chunk, bytes: u64, version: &ReadVersion<'_>) 
     } else if catalog.index.known(&digest).is_some_and(|entry| entry.chunk.bytes != bytes) {
         catalog.index.resize(&digest, shared.listed_len(bytes), bytes);
     }
-    catalog.confirm(&digest, shared.now_ms());
+    catalog.confirm(&digest, shared.ms_at(version.began()));
     drop(catalog);
     if new {
         add(&shared.counters.added_externally, 1);

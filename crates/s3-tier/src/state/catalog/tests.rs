@@ -40,6 +40,17 @@ fn a_held_chunk_stays_fresh_unless_it_is_invalidated() {
 }
 
 #[test]
+fn an_answer_to_an_earlier_request_makes_a_chunk_no_older() {
+    let mut catalog = catalog();
+    let a = chunk(1);
+    let _ = catalog.insert_unseen(a);
+    [16_000, 1600].into_iter().for_each(|seen_ms| catalog.confirm(&a.digest, seen_ms));
+    let fresh_until = 16_000 + catalog.fresh_hit_max.as_millis() as u64;
+    assert_eq!(catalog.known(&a.digest, fresh_until - 1), Some(Some(10)));
+    assert_eq!(catalog.known(&a.digest, fresh_until), None);
+}
+
+#[test]
 fn without_freshness_every_lookup_asks() {
     let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
     let mut catalog = Catalog::new(index, Duration::ZERO, Duration::ZERO);

@@ -99,6 +99,20 @@ fn an_answer_from_before_a_write_changes_nothing() {
     assert_eq!(tier.lengths(), Some((10, 20)));
 }
 
+/// A process that was stopped between a request and its answer: another node may have removed the chunk.
+#[tokio::test(start_paused = true)]
+async fn a_chunk_is_fresh_from_the_request_on_that_showed_it() {
+    let tier = Fixture::new(Layout::Kvtier);
+    // The first milliseconds of a tier stand for "never seen".
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let is_fresh = || tier.shared.known(tier.key.digest()).is_some();
+    let version = tier.shared.key_locks.read(tier.key.digest());
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert!(tier.shared.record_found(tier.seen(10, 20, false), &version) && is_fresh());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!is_fresh());
+}
+
 #[test]
 fn an_unusable_object_is_gone_until_its_bytes_are_good() {
     let tier = Fixture::new(Layout::Kvtier);
