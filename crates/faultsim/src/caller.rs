@@ -5,18 +5,25 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtier_core::{Ctx, Error, Hold, Load, Loaded, LookedUp, Mode, Presence, Save, Saved, Tier};
+use kvtier_core::{
+    Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Presence, Save, Saved, Tier,
+};
 use kvtier_mem::{Arena, ArenaConfig};
 use tokio::time::{Instant, sleep};
 
+use crate::chunk_times::ChunkTimes;
 use crate::fleet::model::{self, Model};
 use crate::holds::{HeldChunk, HeldIn};
 use crate::host::Host;
+use crate::own_objects::says_it_evicts;
 use crate::stripped_answers::Stripped;
 use crate::world::World;
 
 /// How much later than its deadline an operation may end: timers have steps of a millisecond.
 const LATE_MAX: Duration = Duration::from_millis(5);
+
+/// How long after a remove that failed its request may be on its way: its retries end by then.
+const DELETE_MAX: Duration = Duration::from_secs(20);
 
 /// For how long lookups hold what they find.
 const HOLDS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(10)];
@@ -29,13 +36,20 @@ pub struct Common {
     model: Mutex<Model>,
     /// When each tier, by its address, last stored a chunk.
     stored: Mutex<BTreeMap<usize, Duration>>,
+    /// Until when processes may hold chunks.
+    held: ChunkTimes,
+    /// Until when processes may be deleting chunks.
+    deleting: ChunkTimes,
+    /// A lookup finds each chunk that has been in the bucket for so long; `None` if it need not.
+    pub found_after: Option<Duration>,
 }
 
 impl Common {
     pub fn new(world: &Arc<World>, arena_bytes: usize, model: Model) -> Self {
         let arena = Arena::new(ArenaConfig::heap(arena_bytes)).expect("memory for the callers");
-        let (model, stored) = (Mutex::new(model), Mutex::default());
-        Common { world: Arc::clone(world), arena, model, stored }
+        let (world, model) = (Arc::clone(world), Mutex::new(model));
+        let (stored, held, deleting, found_after) = Default::default();
+        Common { world, arena, model, stored, held, deleting, found_after }
     }
 
     pub fn model(&self) -> MutexGuard<'_, Model> {
@@ -104,6 +118,22 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// A tier of which an operation failed at the bucket or on the medium names a fault in its status.
+    fn look_at_failure(&self, error: &Error) {
+        let tier = self.tier.as_ref().filter(|_| !self.host.is_killed());
+        let Some(tier) = tier.filter(|_| error.kind() == ErrorKind::Io) else { return };
+        let reasons = tier.status().reasons;
+        if !reasons.iter().any(|reason| reason.contains("last fault: ")) {
+            self.finding("status", format!("{error} is no fault in {reasons:?}"));
+        }
+    }
+
+    fn look_at_failures<Op, T>(&self, done: &[Done<Op, T>]) {
+        for error in done.iter().filter_map(|done| done.result.as_ref().err()) {
+            self.look_at_failure(error);
+        }
+    }
+
     /// Saves. No result while the machine is down.
     pub async fn save(&self, numbers: &[u64]) -> Vec<Result<Saved, Error>> {
         let Some(tier) = &self.tier else { return Vec::new() };
@@ -126,6 +156,7 @@ impl<'a> Caller<'a> {
         numbers.iter().for_each(|n| self.common.model().save_ended(*n, now));
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("save {numbers:?}"), began, &results.join(", "));
+        self.look_at_failures(&done);
         if done.iter().any(|done| matches!(done.result, Ok(Saved::Stored))) {
             self.common.stored().insert(address(tier), now);
         }
@@ -164,6 +195,7 @@ impl<'a> Caller<'a> {
         let done = tier.load(&self.ctx(), ops).await;
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("load {numbers:?}"), began, &results.join(", "));
+        self.look_at_failures(&done);
         for (((n, done), removed), stripped) in numbers.iter().zip(&done).zip(removed).zip(stripped)
         {
             let Ok(Loaded::Hit { len }) = done.result else { continue };
@@ -189,39 +221,82 @@ impl<'a> Caller<'a> {
     pub async fn lookup(&self, numbers: &[u64]) {
         let Some(tier) = &self.tier else { return };
         self.host.runs().await;
-        let (keys, removed): (Vec<_>, Vec<_>) = {
-            let model = self.common.model();
-            let op = |n: &u64| (model.key(*n), model.is_removed_by(*n, &self.name));
-            numbers.iter().map(op).unzip()
-        };
         let world = &self.common.world;
         let (began, began_at) = (Instant::now(), world.elapsed());
+        let keys: Vec<_> = numbers.iter().map(|n| self.common.model().key(*n)).collect();
+        let removed = numbers.iter().map(|n| self.removed_for_lookups(*n)).collect();
+        let there = numbers.iter().map(|n| self.version_to_be_found(*n)).collect();
         let term = HOLDS[world.below(HOLDS.len() as u64) as usize];
         let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::For(term)).await;
         let result = match &found {
             Ok(found) => {
                 self.look_at_found(numbers, found, removed);
+                self.look_at_missed(numbers, found, there);
                 format!("{:?}", found.found)
             }
-            Err(e) => format!("{:?}", e.kind()),
+            Err(e) => {
+                self.look_at_failure(e);
+                format!("{:?}", e.kind())
+            }
         };
         self.ended(&format!("lookup {numbers:?}"), began, &result);
         let wait = world.between_ms(10, term.as_millis() as u64 / 3);
         let Ok(found) = found else { return sleep(wait).await };
+        self.common.held.extend(&self.name, numbers, world.elapsed() + term);
         let held = self.held(numbers, &found, began_at + term);
         sleep(wait).await;
         self.look_at_held(held, began_at, began_at + term).await;
         found.hold.into_iter().for_each(|hold| tier.release(hold));
     }
 
-    /// What a lookup found has its length, is held, and was not removed before it by this process.
+    /// The number of saves of a chunk, if it was removed and no lookup of this process that begins now may
+    /// find it. What the process holds it may find.
+    fn removed_for_lookups(&self, n: u64) -> Option<u64> {
+        let now = self.common.world.elapsed();
+        if self.common.held.last_beyond(&self.name, n, now) {
+            return self.common.model().is_removed_by(n, &self.name);
+        }
+        self.common.model().no_lookup_finds(n, &self.name, now)
+    }
+
+    /// The version of a chunk's object, if it has been in the bucket for so long that a lookup that begins
+    /// now must find it.
+    fn version_to_be_found(&self, n: u64) -> Option<String> {
+        let found_after = self.common.found_after?;
+        let object = self.common.object(n);
+        let world = &self.common.world;
+        let now_ms = world.store_ms();
+        let state = world.lock();
+        let object = state.bucket.objects.get(&object)?;
+        // The time of an object has whole seconds.
+        let since_ms = (object.modified_s + 1) * 1000 + found_after.as_millis() as u64;
+        (since_ms < now_ms).then(|| object.etag.clone())
+    }
+
+    /// A lookup misses no chunk that has been in the bucket for a while, unless this process is deleting it.
+    fn look_at_missed(&self, numbers: &[u64], found: &LookedUp, there: Vec<Option<String>>) {
+        let now = self.common.world.elapsed();
+        for ((n, presence), there) in numbers.iter().zip(&found.found).zip(there) {
+            let is_missed = matches!(presence, Presence::Miss) && there.is_some();
+            let is_deleted = self.evicts() || self.common.deleting.last_beyond(&self.name, *n, now);
+            if is_missed && there == self.common.version(*n) && !is_deleted {
+                self.finding("lost", format!("lookup of {n} is a miss, which is in the bucket"));
+            }
+        }
+    }
+
+    fn evicts(&self) -> bool {
+        self.tier.as_deref().is_some_and(says_it_evicts)
+    }
+
+    /// What a lookup found has its length, is held, and was not removed long before it, nor by this process.
     fn look_at_found(&self, numbers: &[u64], found: &LookedUp, removed: Vec<Option<u64>>) {
         for ((n, presence), removed) in numbers.iter().zip(&found.found).zip(removed) {
             let Presence::Hit { len } = presence else { continue };
             if *len != model::len(*n) as u64 {
                 self.finding("wrong length", format!("lookup of {n} found {presence:?}"));
             }
-            if removed.is_some() && removed == self.common.model().is_removed_by(*n, &self.name) {
+            if removed.is_some() && removed == self.common.model().is_removed(*n) {
                 self.finding("removed", format!("lookup of {n}, which was removed, is a hit"));
             }
             if found.hold.is_none() {
@@ -318,14 +393,23 @@ impl<'a> Caller<'a> {
             (model.key(n), model.remove_begins(n, now))
         };
         let began = Instant::now();
+        self.common.deleting.set(&self.name, n, Duration::MAX);
         let removed = tier.remove(&self.ctx(), [key].into()).await;
         let result = removed.as_ref().map_or_else(
             |e| format!("{:?}", e.kind()),
             |removed| format!("{} removed, {} held", removed.removed, removed.held),
         );
         self.ended(&format!("remove {n}"), began, &result);
+        let mut deleting_until = self.common.world.elapsed();
+        if let Err(e) = &removed {
+            self.look_at_failure(e);
+            // The request may be on its way.
+            deleting_until += DELETE_MAX;
+        }
+        self.common.deleting.set(&self.name, n, deleting_until);
         if removed.is_ok_and(|removed| removed.held == 0) {
-            self.common.model().removed_by(n, begun, &self.name);
+            let now = self.common.world.elapsed();
+            self.common.model().removed_by(n, begun, &self.name, now);
         }
     }
 

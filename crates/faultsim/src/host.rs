@@ -2,11 +2,12 @@
 //! whether the process is stopped. A restarted node is a new host.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
+use crate::open_requests::OpenRequests;
 use crate::world::{EPOCH_S, World};
 
 /// A process on its machine.
@@ -15,8 +16,11 @@ pub struct Host {
     pub world: Arc<World>,
     name: String,
     clock: Mutex<WallClock>,
+    /// How much faster than the store's its monotonic clock goes, in millionths.
+    monotonic_ppm: AtomicI64,
     is_partitioned: AtomicBool,
     is_killed: AtomicBool,
+    pub requests: OpenRequests,
     process: Mutex<Process>,
 }
 
@@ -51,8 +55,17 @@ impl Host {
     pub fn new(world: &Arc<World>, name: String, ahead_ms: i64) -> Arc<Self> {
         let world = Arc::clone(world);
         let clock = Mutex::new(WallClock { ahead_ms, drift_ppm: 0, since: world.elapsed() });
-        let (is_partitioned, is_killed, process) = Default::default();
-        Arc::new(Host { world, name, clock, is_partitioned, is_killed, process })
+        let (monotonic_ppm, is_partitioned, is_killed, requests, process) = Default::default();
+        Arc::new(Host {
+            world,
+            name,
+            clock,
+            monotonic_ppm,
+            is_partitioned,
+            is_killed,
+            requests,
+            process,
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -68,6 +81,18 @@ impl Host {
         let since = self.world.elapsed();
         let mut clock = self.clock();
         *clock = WallClock { ahead_ms, since, ..*clock };
+    }
+
+    /// Its monotonic clock is faster by so much, or slower. Timers go by the store's all the same.
+    pub fn set_monotonic_drift(&self, ppm: i64) {
+        self.monotonic_ppm.store(ppm, Ordering::Relaxed);
+    }
+
+    /// What its monotonic clock counts while `passed` goes by.
+    pub fn monotonic(&self, passed: Duration) -> Duration {
+        let ppm = self.monotonic_ppm.load(Ordering::Relaxed);
+        let nanos = passed.as_nanos() as i128;
+        Duration::from_nanos((nanos + nanos * i128::from(ppm) / 1_000_000) as u64)
     }
 
     /// From now on its wall clock is faster by so much, or slower.

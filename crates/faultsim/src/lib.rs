@@ -11,6 +11,7 @@
 
 mod bucket;
 mod caller;
+mod chunk_times;
 mod conditions;
 mod directory;
 mod fleet;
@@ -18,6 +19,7 @@ mod holds;
 mod host;
 mod key_events;
 mod network;
+mod open_requests;
 mod own_objects;
 mod queues;
 mod report;

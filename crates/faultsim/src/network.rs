@@ -8,7 +8,7 @@ use kvtier_s3::simulated_machine::{Connecting, DuplexStream, SimulatedMachine};
 use kvtier_s3::{BucketAddress, Config, Credentials};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::bucket::http::{Request, Response};
 use crate::conditions::{Fate, Plan};
@@ -39,6 +39,10 @@ impl SimulatedMachine for Machine {
 
     fn wall(&self) -> SystemTime {
         self.0.wall()
+    }
+
+    fn monotonic(&self, passed: Duration) -> Duration {
+        self.0.monotonic(passed)
     }
 
     fn connect(&self) -> Connecting {
@@ -85,14 +89,48 @@ async fn dial(host: Arc<Host>) -> std::io::Result<DuplexStream> {
 async fn serve(host: Arc<Host>, mut stream: DuplexStream) {
     let mut ahead = Vec::new();
     while let Some(request) = Request::read(&mut stream, &mut ahead).await {
-        if !answer(&host, request, &mut stream).await {
+        let open = OpenRequest::begin(&host, &request);
+        if !answer(&open, request, &mut stream).await {
             return;
         }
     }
 }
 
+/// A request that waits for its answer. The client has a bound for them.
+struct OpenRequest<'a> {
+    host: &'a Host,
+    number: u64,
+}
+
+impl<'a> OpenRequest<'a> {
+    fn begin(host: &'a Host, request: &Request) -> Self {
+        let (world, name) = (&host.world, host.name());
+        let number = host.requests.begin(world.elapsed());
+        if let Some(excess) = host.requests.excess(world.elapsed()) {
+            world.finding("queue", format!("{name} has {excess}, the last is {request}"));
+        }
+        OpenRequest { host, number }
+    }
+
+    /// Waits. If the client gives the request up meanwhile, it waits for no answer any more.
+    async fn sleep(&self, time: Duration, stream: &mut DuplexStream) {
+        let until = Instant::now() + time;
+        if timeout_at(until, drain(stream)).await.is_ok() {
+            self.host.requests.end(self.number);
+            sleep_until(until).await;
+        }
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        self.host.requests.end(self.number);
+    }
+}
+
 /// Whether the connection can go on.
-async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> bool {
+async fn answer(open: &OpenRequest<'_>, request: Request, stream: &mut DuplexStream) -> bool {
+    let host = open.host;
     if !host.is_connected() {
         drain(stream).await;
         return false;
@@ -105,7 +143,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         world.note_late_journal(host.name(), world.elapsed() + until);
     }
     let sent = world.elapsed();
-    sleep(before).await;
+    open.sleep(before, stream).await;
     let refused = match fate {
         Fate::Throttled => Some(Response::error(503, "SlowDown")),
         Fate::Error => Some(Response::error(500, "InternalError")),
@@ -130,7 +168,7 @@ async fn answer(host: &Host, request: Request, stream: &mut DuplexStream) -> boo
         world.lock().stripped_answers.note(name, object, is_changed);
     }
     world.event(format_args!("{name} {request} {fate:?} {}", response.status));
-    sleep(after).await;
+    open.sleep(after, stream).await;
     if let Fate::Hanging(_) = fate {
         drop(tokio::time::timeout(HANG_MAX, drain(stream)).await);
         return false;

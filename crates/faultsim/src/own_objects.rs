@@ -73,6 +73,6 @@ pub fn status_is_right(world: &World, name: &str, tier: &S3Tier, evicts: bool) {
 }
 
 /// Whether the status says that the node evicts.
-pub fn says_it_evicts(tier: &S3Tier) -> bool {
+pub fn says_it_evicts(tier: &(impl Observe + ?Sized)) -> bool {
     tier.status().reasons.iter().any(|reason| reason.starts_with("this node evicts"))
 }

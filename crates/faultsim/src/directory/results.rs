@@ -220,7 +220,8 @@ impl Callers {
     ) -> (String, bool) {
         let Expected { n, is_held, .. } = *expected;
         if removed.as_ref().is_ok_and(|removed| removed.held == 0) {
-            self.shared.model().removed_by(n, begun, &self.process.name());
+            let (name, now) = (self.process.name(), self.now());
+            self.shared.model().removed_by(n, begun, &name, now);
             if is_held && self.shared.chunk_files.is_held(n, self.process.number, self.now()) {
                 let what = format!("remove of {n} by {} found no hold", self.process.name());
                 self.shared.world.finding("hold", what);

@@ -103,7 +103,7 @@ pub async fn state_is_right(fleet: &Arc<Fleet>, stopped: impl Future<Output = ()
     for node in fleet.nodes().clone() {
         let Some(tier) = &node.tier else { continue };
         status_is_right(world, node.host.name(), tier, fleet.setting.evicts());
-        evictors += usize::from(says_it_evicts(tier));
+        evictors += usize::from(says_it_evicts(&**tier));
         let (usage, name) = (tier.usage(), node.host.name());
         let used = usage.used_bytes;
         if let Some(max) = fleet.chunks.small_tenant_bytes() {

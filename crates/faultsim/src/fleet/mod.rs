@@ -7,6 +7,7 @@ mod nemesis;
 pub mod node;
 mod schedule;
 mod setting;
+mod status;
 mod workload;
 
 use std::sync::atomic::AtomicBool;
@@ -18,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use self::chunks::Chunks;
-use self::node::{Node, NodeSetup};
+use self::node::{DRIFT_MAX_PPM, Node, NodeSetup};
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
@@ -36,6 +37,10 @@ const NODES: usize = 5;
 pub const KEYS: u64 = 240;
 /// The cap of the bucket: about half of what all keys have.
 pub const CAP_BYTES: u64 = 480 * 1024;
+/// Tiers know times in steps that are shorter.
+const FRESHNESS_STEP: Duration = Duration::from_millis(20);
+/// What others save a lookup finds after the half second for which a miss is not asked again.
+const FOUND_AFTER: Duration = Duration::from_millis(520);
 /// Memory of the callers.
 const ARENA_BYTES: usize = 3 << 19;
 
@@ -48,6 +53,10 @@ pub struct Fleet {
     pub chunks: Chunks,
     /// Tiers take few operations at a time.
     is_narrow: bool,
+    /// Clients have few requests in flight.
+    has_few_requests: bool,
+    /// For how long tiers find a chunk without asking again.
+    fresh_hit_max: Duration,
     nodes: Mutex<Vec<Node>>,
     /// Callers begin nothing more.
     pub is_ending: AtomicBool,
@@ -66,8 +75,9 @@ impl Fleet {
 
     /// Starts the node at this place, after this number of starts.
     pub fn start(&self, place: usize, restarts: u32) -> Node {
-        let Fleet { setting, chunks, is_narrow, .. } = *self;
-        let setup = NodeSetup { evictor: setting.evictor(place), is_narrow, chunks };
+        let Fleet { setting, chunks, is_narrow, has_few_requests, fresh_hit_max, .. } = *self;
+        let evictor = setting.evictor(place);
+        let setup = NodeSetup { evictor, is_narrow, chunks, has_few_requests, fresh_hit_max };
         Node::start(&self.world, place, restarts, setup)
     }
 
@@ -111,12 +121,19 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
         world.event(format_args!("{chunks}"));
     }
     setting.apply(&mut world.lock().bucket, seed);
+    let fresh_hit_max = setting::fresh_hit_max(seed);
+    let drift = fresh_hit_max * DRIFT_MAX_PPM as u32 / 900_000;
+    let model = chunks.model().with_others_find_for(fresh_hit_max + drift + FRESHNESS_STEP);
+    let mut common = Common::new(world, ARENA_BYTES, model);
+    common.found_after = (chunks != Chunks::LmcacheNames).then_some(FOUND_AFTER);
     let fleet = Arc::new(Fleet {
         world: Arc::clone(world),
-        common: Common::new(world, ARENA_BYTES, chunks.model()),
+        common,
         setting,
         chunks,
         is_narrow: setting::is_narrow(seed),
+        has_few_requests: setting::has_few_requests(seed),
+        fresh_hit_max,
         nodes: Mutex::default(),
         is_ending: AtomicBool::new(false),
     });
@@ -129,6 +146,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     let watches = [
         tokio::spawn(watch_queues(Arc::clone(&fleet))),
         tokio::spawn(watch_events(Arc::clone(&fleet))),
+        tokio::spawn(status::watch(Arc::clone(&fleet))),
     ];
     nemesis::run(&fleet, plan.faults, schedule::end(seed)).await;
     // From here on nothing fails.

@@ -21,6 +21,8 @@ pub struct Model {
     keys: Vec<Chunk>,
     /// Objects have the names that LMCache gives them.
     has_lmcache_names: bool,
+    /// For how long lookups of other processes may find a removed chunk.
+    others_find_for: Duration,
 }
 
 /// One key.
@@ -37,6 +39,8 @@ struct Chunk {
     removed: Option<u64>,
     /// The process that removed it.
     removed_by: Option<String>,
+    /// When its remove had ended.
+    removed_at: Duration,
 }
 
 /// What was certain when a remove began.
@@ -65,8 +69,9 @@ impl Model {
             saves: 0,
             removed: None,
             removed_by: None,
+            removed_at: Duration::ZERO,
         });
-        Model { keys: keys.collect(), has_lmcache_names: false }
+        Model { keys: keys.collect(), has_lmcache_names: false, others_find_for: Duration::MAX }
     }
 
     /// The same, and the key with this number is in that namespace.
@@ -80,6 +85,11 @@ impl Model {
     /// The same, with LMCache's names of objects.
     pub fn with_lmcache_names(self) -> Self {
         Model { has_lmcache_names: true, ..self }
+    }
+
+    /// The same, and lookups of other processes find a removed chunk for this time at most.
+    pub fn with_others_find_for(self, others_find_for: Duration) -> Self {
+        Model { others_find_for, ..self }
     }
 
     pub fn has_lmcache_names(&self) -> bool {
@@ -132,7 +142,7 @@ impl Model {
     }
 
     /// A remove succeeded, and no hold kept the chunk.
-    pub fn removed(&mut self, n: u64, begun: RemoveBegun) {
+    fn removed(&mut self, n: u64, begun: RemoveBegun) {
         let chunk = &mut self.keys[n as usize];
         let is_certain = begun.is_quiet && begun.saves == chunk.saves;
         chunk.removed = is_certain.then_some(chunk.saves);
@@ -140,10 +150,11 @@ impl Model {
     }
 
     /// The same, by this process: its lookups miss the chunk, too. Those of others may have an older
-    /// answer.
-    pub fn removed_by(&mut self, n: u64, begun: RemoveBegun, process: &str) {
+    /// answer for a time.
+    pub fn removed_by(&mut self, n: u64, begun: RemoveBegun, process: &str, now: Duration) {
         self.removed(n, begun);
-        self.keys[n as usize].removed_by = Some(process.to_owned());
+        let chunk = &mut self.keys[n as usize];
+        (chunk.removed_by, chunk.removed_at) = (Some(process.to_owned()), now);
     }
 
     /// The machine crashed: names of files that were deleted may be back.
@@ -161,6 +172,13 @@ impl Model {
     pub fn is_removed_by(&self, n: u64, process: &str) -> Option<u64> {
         let chunk = &self.keys[n as usize];
         self.is_removed(n).filter(|_| chunk.removed_by.as_deref() == Some(process))
+    }
+
+    /// The same, or if another one removed it so long ago that no lookup may find it any more.
+    pub fn no_lookup_finds(&self, n: u64, process: &str, now: Duration) -> Option<u64> {
+        let since = self.keys[n as usize].removed_at;
+        let is_long_ago = now.saturating_sub(since) > self.others_find_for;
+        if is_long_ago { self.is_removed(n) } else { self.is_removed_by(n, process) }
     }
 }
 

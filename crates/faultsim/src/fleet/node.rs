@@ -18,6 +18,10 @@ use crate::world::World;
 pub const JOURNAL_EVERY: Duration = Duration::from_secs(2);
 /// The operations and bytes that a narrow tier takes at a time: fewer than the callers have.
 const NARROW: (u32, u64) = (6, 24 << 10);
+/// The requests in flight of a client that has few.
+const FEW_REQUESTS: usize = 8;
+/// How much faster or slower than the store's a node's monotonic clock is at most, in millionths.
+pub const DRIFT_MAX_PPM: u64 = 50_000;
 
 /// A node as it runs now.
 #[derive(Clone, Debug)]
@@ -38,19 +42,32 @@ pub struct NodeSetup {
     /// Its tier takes few operations at a time.
     pub is_narrow: bool,
     pub chunks: Chunks,
+    /// Its client has few requests in flight.
+    pub has_few_requests: bool,
+    /// For how long it finds a chunk without asking again.
+    pub fresh_hit_max: Duration,
 }
 
 impl Node {
     pub fn start(world: &Arc<World>, place: usize, restarts: u32, setup: NodeSetup) -> Self {
         let ahead_ms = world.below(4000).cast_signed() - 2000;
         let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
-        world.event(format_args!("start {}, clock {ahead_ms} ms", host.name()));
+        let drift_ppm = world.below(2 * DRIFT_MAX_PPM + 1).cast_signed() - DRIFT_MAX_PPM as i64;
+        host.set_monotonic_drift(drift_ppm);
+        let name = host.name();
+        world
+            .event(format_args!("start {name}, clock {ahead_ms} ms, drift {drift_ppm} millionths"));
         let mut config = config(&host);
         config.sync.evictor = setup.evictor;
+        config.fresh_hit_max = setup.fresh_hit_max;
         setup.chunks.configure(&mut config);
         if setup.is_narrow {
             (config.ops_max, config.inflight_bytes_max) = NARROW;
         }
+        if setup.has_few_requests {
+            config.client.requests_max = FEW_REQUESTS;
+        }
+        host.requests.set_max(config.client.requests_max);
         let tier = match S3Tier::open(config) {
             Ok(tier) => Some(Arc::new(tier)),
             Err(e) => {

@@ -1,6 +1,7 @@
 //! What the seed chooses for all of a run: the store, and who evicts.
 
 use std::fmt;
+use std::time::Duration;
 
 use fastrand::Rng;
 use kvtier_s3_tier::Evictor;
@@ -55,6 +56,11 @@ impl Setting {
         }
     }
 
+    /// Whether nodes agree on the evictor by a lease.
+    pub fn has_lease(self) -> bool {
+        matches!(self, Setting::Strong | Setting::ListingsLag)
+    }
+
     /// Whether some node evicts. Else saves are shed at the cap.
     pub fn evicts(self) -> bool {
         self != Setting::NoConditions
@@ -66,6 +72,22 @@ pub fn is_narrow(seed: u64) -> bool {
     let mut rng = setup_rng(seed);
     rng.u64(..);
     rng.u64(..);
+    rng.u64(..4) == 0
+}
+
+/// For how long nodes of this seed find a chunk without asking again: half of them for a short time.
+pub fn fresh_hit_max(seed: u64) -> Duration {
+    let mut rng = setup_rng(seed);
+    // Those of the length of the run, the store, the width of tiers, and the chunks.
+    (0..4).for_each(|_| _ = rng.u64(..));
+    if rng.bool() { Duration::from_secs(5) } else { Duration::from_secs(60) }
+}
+
+/// Whether clients of this seed have few requests in flight: a fourth of them do.
+pub fn has_few_requests(seed: u64) -> bool {
+    let mut rng = setup_rng(seed);
+    // That of the freshness, too.
+    (0..5).for_each(|_| _ = rng.u64(..));
     rng.u64(..4) == 0
 }
 

@@ -125,7 +125,7 @@ pub async fn state_is_right(
 fn status_of_all_is_right(shared: &Shared, node: &Node) {
     let world = &shared.world;
     status_is_right(world, "the bucket", &node.bucket, true);
-    if !says_it_evicts(&node.bucket) {
+    if !says_it_evicts(&*node.bucket) {
         world.finding("status", "the only node does not say that it evicts".into());
     }
     let tiers = [("the stack", node.stack.status()), ("the directory", node.directory.status())];
