@@ -154,8 +154,8 @@ pub struct TierConfig {
     /// Whether, in layout `lmcache-mp`, a missing chunk of group 0 is looked up under the older
     /// name of three fields too, even if no listing showed such a name.
     pub old_names: bool,
-    /// How long a chunk that was seen is a hit without a new request, from the time of the request that
-    /// showed it, or the end of its save; zero to ask each time.
+    /// How long a chunk that was seen is a hit without a new request, from the moment when this node began to
+    /// ask for it, or the end of its save; zero to ask each time.
     pub fresh_hit_max: Duration,
     /// How long a missing chunk is a miss without a new request, from the time of its request. What
     /// another node saves is found within this time and one HEAD. Zero to ask each time.

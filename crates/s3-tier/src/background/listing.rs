@@ -279,6 +279,8 @@ impl BucketListing {
         while let Some(at) = from {
             let mut guard = shared.catalog();
             let catalog = &mut *guard;
+            // Not one that a request showed which began long before the chunk was saved: it counts again when a
+            // lookup, a journal or the next listing shows it.
             let is_young = |slot: u32| catalog.seen.ms(slot) + LAG_MS > self.began_ms;
             let (gone, next) =
                 self.round().drop_unlisted(&mut catalog.index, &catalog.changed_keys, at, is_young);

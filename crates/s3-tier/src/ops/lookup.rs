@@ -44,8 +44,10 @@ pub fn from_memory(
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     {
-        let catalog = shared.catalog();
+        let mut catalog = shared.catalog();
         let now_ms = shared.now_ms();
+        // A chunk is fresh while it is held, and no longer.
+        catalog.index.expire_holds(now_ms);
         for (key, presence) in keys.iter().zip(&mut found) {
             *presence = presence_of(catalog.known(key.digest(), now_ms)?);
             // A prefix ends here; the rest stays unknown and costs nothing.
@@ -427,7 +429,31 @@ fn hold(
 
 #[cfg(test)]
 mod tests {
+    use kvtier_index::Chunk;
+    use kvtier_key::{KeyId, Namespace};
+
     use super::*;
+    use crate::test_shared::shared;
+
+    /// Nothing but lookups without holds comes after it, so nothing else ends the hold.
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_that_has_expired_keeps_no_chunk_fresh() {
+        let shared = shared(|_| {});
+        let id = KeyId::from_engine_text("m@1@0@ab@half").unwrap();
+        let key = Key::new(Namespace::new("", Digest::default()).into(), id);
+        {
+            let mut catalog = shared.catalog();
+            let _ = catalog.insert_unseen(Chunk::new(*key.digest(), 10, 10));
+            catalog.confirm(key.digest(), 16);
+        }
+        let keys = [key];
+        let lookup = |hold| from_memory(&shared, &keys, Mode::Each, hold).map(Result::unwrap);
+        assert!(lookup(Hold::For(Duration::from_secs(90))).is_some());
+        tokio::time::advance(Duration::from_secs(80)).await;
+        assert!(lookup(Hold::None).is_some_and(|found| found.found[0].is_hit()), "it is held");
+        tokio::time::advance(Duration::from_secs(11)).await;
+        assert!(lookup(Hold::None).is_none());
+    }
 
     #[test]
     fn a_listing_is_chosen_where_it_is_no_slower_and_cheaper() {

@@ -147,7 +147,9 @@ impl Shared {
     /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
     /// `None` if the bucket must be asked.
     pub fn known(&self, digest: &Digest) -> Option<Option<u64>> {
-        self.catalog().known(digest, self.now_ms())
+        let (mut catalog, now_ms) = (self.catalog(), self.now_ms());
+        catalog.index.expire_holds(now_ms);
+        catalog.known(digest, now_ms)
     }
 
     /// The name of the key's object, as far as known.
