@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chunk_times::ChunkTimes;
 use crate::fleet::model::{self, Model};
+use crate::fleet::node::by_slowest_clock;
 use crate::holds::{HeldChunk, HeldIn};
 use crate::host::Host;
 use crate::own_objects::says_it_evicts;
@@ -22,7 +23,8 @@ use crate::world::World;
 /// How much later than its deadline an operation may end: timers have steps of a millisecond.
 const LATE_MAX: Duration = Duration::from_millis(5);
 
-/// How long after a remove that failed its request may be on its way: its retries end by then.
+/// How long a delete may be on its way after its remove failed, or after its node evicted last: its retries end
+/// by then.
 const DELETE_MAX: Duration = Duration::from_secs(20);
 
 /// For how long lookups hold what they find.
@@ -227,6 +229,10 @@ impl<'a> Caller<'a> {
         let removed = numbers.iter().map(|n| self.removed_for_lookups(*n)).collect();
         let there = numbers.iter().map(|n| self.version_to_be_found(*n)).collect();
         let term = HOLDS[world.below(HOLDS.len() as u64) as usize];
+        // Another lookup may find what this one holds, before this one is answered.
+        let hold =
+            |until| self.common.held.extend(&self.name, numbers, until + by_slowest_clock(term));
+        hold(began_at + self.timeout);
         let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::For(term)).await;
         let result = match &found {
             Ok(found) => {
@@ -242,7 +248,7 @@ impl<'a> Caller<'a> {
         self.ended(&format!("lookup {numbers:?}"), began, &result);
         let wait = world.between_ms(10, term.as_millis() as u64 / 3);
         let Ok(found) = found else { return sleep(wait).await };
-        self.common.held.extend(&self.name, numbers, world.elapsed() + term);
+        hold(world.elapsed());
         let held = self.held(numbers, &found, began_at + term);
         sleep(wait).await;
         self.look_at_held(held, began_at, began_at + term).await;
@@ -256,7 +262,7 @@ impl<'a> Caller<'a> {
         if self.common.held.last_beyond(&self.name, n, now) {
             return self.common.model().is_removed_by(n, &self.name);
         }
-        self.common.model().no_lookup_finds(n, &self.name, now)
+        self.common.model().is_removed_for_lookups(n, &self.name, now)
     }
 
     /// The version of a chunk's object, if it has been in the bucket for so long that a lookup that begins
@@ -276,9 +282,13 @@ impl<'a> Caller<'a> {
     /// A lookup misses no chunk that has been in the bucket for a while, unless this process is deleting it.
     fn look_at_missed(&self, numbers: &[u64], found: &LookedUp, there: Vec<Option<String>>) {
         let now = self.common.world.elapsed();
+        if self.evicts() {
+            self.host.note_evicts(now);
+        }
+        let evicts = self.host.last_evicted().is_some_and(|last| now < last + DELETE_MAX);
         for ((n, presence), there) in numbers.iter().zip(&found.found).zip(there) {
             let is_missed = matches!(presence, Presence::Miss) && there.is_some();
-            let is_deleted = self.evicts() || self.common.deleting.last_beyond(&self.name, *n, now);
+            let is_deleted = evicts || self.common.deleting.last_beyond(&self.name, *n, now);
             if is_missed && there == self.common.version(*n) && !is_deleted {
                 self.finding("lost", format!("lookup of {n} is a miss, which is in the bucket"));
             }

@@ -21,6 +21,8 @@ pub struct Host {
     is_partitioned: AtomicBool,
     is_killed: AtomicBool,
     pub requests: OpenRequests,
+    /// When it was last seen to evict.
+    evicted: Mutex<Option<Duration>>,
     process: Mutex<Process>,
 }
 
@@ -55,7 +57,8 @@ impl Host {
     pub fn new(world: &Arc<World>, name: String, ahead_ms: i64) -> Arc<Self> {
         let world = Arc::clone(world);
         let clock = Mutex::new(WallClock { ahead_ms, drift_ppm: 0, since: world.elapsed() });
-        let (monotonic_ppm, is_partitioned, is_killed, requests, process) = Default::default();
+        let (monotonic_ppm, is_partitioned, is_killed, requests) = Default::default();
+        let (evicted, process) = Default::default();
         Arc::new(Host {
             world,
             name,
@@ -64,6 +67,7 @@ impl Host {
             is_partitioned,
             is_killed,
             requests,
+            evicted,
             process,
         })
     }
@@ -100,6 +104,16 @@ impl Host {
         let since = self.world.elapsed();
         let mut clock = self.clock();
         *clock = WallClock { ahead_ms: clock.ahead_ms(since), drift_ppm, since };
+    }
+
+    /// Its tier evicts now.
+    pub fn note_evicts(&self, now: Duration) {
+        *self.evicted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// When its tier was last seen to evict.
+    pub fn last_evicted(&self) -> Option<Duration> {
+        *self.evicted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on no byte leaves or reaches it.

@@ -14,10 +14,17 @@ const WITHOUT_A_PLACE: usize = 4 * 16;
 /// The requests that wait for their answers, and how many there may be.
 #[derive(Debug)]
 pub struct OpenRequests {
-    /// Their numbers, and when they began.
-    open: Mutex<Vec<(u64, Duration)>>,
+    open: Mutex<Open>,
     /// The most requests in flight, as the client is configured.
     max: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// The numbers of the requests, and when they began.
+    requests: Vec<(u64, Duration)>,
+    /// No number is used twice: a request may be ended again when another one has begun.
+    next: u64,
 }
 
 /// How many requests are open.
@@ -44,14 +51,15 @@ impl OpenRequests {
     /// A request begins: its number, which `end` takes.
     pub fn begin(&self, now: Duration) -> u64 {
         let mut open = self.open();
-        let number = open.last().map_or(0, |(last, _)| last + 1);
-        open.push((number, now));
+        let number = open.next;
+        open.next += 1;
+        open.requests.push((number, now));
         number
     }
 
     /// It was answered, or the client gave it up.
     pub fn end(&self, number: u64) {
-        self.open().retain(|(open, _)| *open != number);
+        self.open().requests.retain(|(open, _)| *open != number);
     }
 
     /// What is wrong, if there are more than the client may have.
@@ -64,12 +72,12 @@ impl OpenRequests {
     }
 
     fn count(&self, now: Duration) -> OpenCount {
-        let open = self.open();
+        let requests = &self.open().requests;
         let is_young = |(_, began): &&(u64, Duration)| *began + KEEPS_ITS_PLACE > now;
-        OpenCount { young: open.iter().filter(is_young).count(), all: open.len() }
+        OpenCount { young: requests.iter().filter(is_young).count(), all: requests.len() }
     }
 
-    fn open(&self) -> MutexGuard<'_, Vec<(u64, Duration)>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,6 +103,16 @@ mod tests {
         assert_eq!(open.excess(late), None);
         open.begin(late);
         assert!(open.excess(late).is_some());
+    }
+
+    #[test]
+    fn a_request_that_ends_twice_ends_no_other() {
+        let open = OpenRequests::default();
+        let first = open.begin(Duration::ZERO);
+        open.end(first);
+        open.begin(Duration::ZERO);
+        open.end(first);
+        assert_eq!(open.count(Duration::ZERO).all, 1);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use self::chunks::Chunks;
-use self::node::{DRIFT_MAX_PPM, Node, NodeSetup};
+use self::node::{Node, NodeSetup, by_slowest_clock};
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
@@ -37,7 +37,7 @@ const NODES: usize = 5;
 pub const KEYS: u64 = 240;
 /// The cap of the bucket: about half of what all keys have.
 pub const CAP_BYTES: u64 = 480 * 1024;
-/// Tiers know times in steps that are shorter.
+/// Tiers note in steps of 16 ms when they saw a chunk.
 const FRESHNESS_STEP: Duration = Duration::from_millis(20);
 /// What others save a lookup finds after the half second for which a miss is not asked again.
 const FOUND_AFTER: Duration = Duration::from_millis(520);
@@ -122,8 +122,7 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     }
     setting.apply(&mut world.lock().bucket, seed);
     let fresh_hit_max = setting::fresh_hit_max(seed);
-    let drift = fresh_hit_max * DRIFT_MAX_PPM as u32 / 900_000;
-    let model = chunks.model().with_others_find_for(fresh_hit_max + drift + FRESHNESS_STEP);
+    let model = chunks.model().with_stale_hit_max(by_slowest_clock(fresh_hit_max) + FRESHNESS_STEP);
     let mut common = Common::new(world, ARENA_BYTES, model);
     common.found_after = (chunks != Chunks::LmcacheNames).then_some(FOUND_AFTER);
     let fleet = Arc::new(Fleet {

@@ -21,8 +21,8 @@ pub struct Model {
     keys: Vec<Chunk>,
     /// Objects have the names that LMCache gives them.
     has_lmcache_names: bool,
-    /// For how long lookups of other processes may find a removed chunk.
-    others_find_for: Duration,
+    /// For how long after a remove lookups of other processes may find the chunk.
+    stale_hit_max: Duration,
 }
 
 /// One key.
@@ -71,7 +71,7 @@ impl Model {
             removed_by: None,
             removed_at: Duration::ZERO,
         });
-        Model { keys: keys.collect(), has_lmcache_names: false, others_find_for: Duration::MAX }
+        Model { keys: keys.collect(), has_lmcache_names: false, stale_hit_max: Duration::MAX }
     }
 
     /// The same, and the key with this number is in that namespace.
@@ -88,8 +88,8 @@ impl Model {
     }
 
     /// The same, and lookups of other processes find a removed chunk for this time at most.
-    pub fn with_others_find_for(self, others_find_for: Duration) -> Self {
-        Model { others_find_for, ..self }
+    pub fn with_stale_hit_max(self, stale_hit_max: Duration) -> Self {
+        Model { stale_hit_max, ..self }
     }
 
     pub fn has_lmcache_names(&self) -> bool {
@@ -175,9 +175,9 @@ impl Model {
     }
 
     /// The same, or if another one removed it so long ago that no lookup may find it any more.
-    pub fn no_lookup_finds(&self, n: u64, process: &str, now: Duration) -> Option<u64> {
+    pub fn is_removed_for_lookups(&self, n: u64, process: &str, now: Duration) -> Option<u64> {
         let since = self.keys[n as usize].removed_at;
-        let is_long_ago = now.saturating_sub(since) > self.others_find_for;
+        let is_long_ago = now.saturating_sub(since) > self.stale_hit_max;
         if is_long_ago { self.is_removed(n) } else { self.is_removed_by(n, process) }
     }
 }

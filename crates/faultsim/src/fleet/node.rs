@@ -21,7 +21,12 @@ const NARROW: (u32, u64) = (6, 24 << 10);
 /// The requests in flight of a client that has few.
 const FEW_REQUESTS: usize = 8;
 /// How much faster or slower than the store's a node's monotonic clock is at most, in millionths.
-pub const DRIFT_MAX_PPM: u64 = 50_000;
+const DRIFT_MAX_PPM: u64 = 50_000;
+
+/// How long it takes until the slowest monotonic clock has counted this time, and a little more.
+pub fn by_slowest_clock(time: Duration) -> Duration {
+    time + time * DRIFT_MAX_PPM as u32 / 900_000
+}
 
 /// A node as it runs now.
 #[derive(Clone, Debug)]

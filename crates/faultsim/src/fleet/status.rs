@@ -26,23 +26,23 @@ pub async fn watch(fleet: Arc<Fleet>) {
 
 /// No two nodes say that they evict, unless they cannot agree.
 fn one_evicts_at_most(fleet: &Fleet) {
-    if !fleet.setting.has_lease() {
-        return;
-    }
     let evicts = |node: &&Node| {
         let tier = node.tier.as_deref().filter(|_| !node.host.is_stopped());
         tier.is_some_and(says_it_evicts)
     };
     let nodes = fleet.nodes();
-    let evictors: Vec<&str> = nodes.iter().filter(evicts).map(|node| node.host.name()).collect();
-    if evictors.len() > 1 {
-        fleet.world.finding("status", format!("{evictors:?} say that they evict"));
+    let evictors: Vec<&Node> = nodes.iter().filter(evicts).collect();
+    evictors.iter().for_each(|node| node.host.note_evicts(fleet.world.elapsed()));
+    if evictors.len() > 1 && fleet.setting.has_lease() {
+        let names: Vec<&str> = evictors.iter().map(|node| node.host.name()).collect();
+        fleet.world.finding("status", format!("{names:?} say that they evict"));
     }
 }
 
 /// No node takes itself for another one.
 fn none_is_another(fleet: &Fleet, node: &Node) {
     let Node { host, tier: Some(tier), .. } = node else { return };
+    // A tier's name begins with that of its machine, and a point.
     let takes_itself = format!("another node evicts: {}.", host.name());
     let reasons = tier.status().reasons;
     if reasons.iter().any(|reason| reason.starts_with(&takes_itself)) {
