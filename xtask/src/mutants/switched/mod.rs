@@ -35,6 +35,8 @@ const SLOW: [Duration; 1] = [Duration::from_secs(20)];
 /// Tests of other crates run as if they took this many times as long: those of the crate itself are
 /// the likelier ones to fail.
 const OTHERS_FACTOR: u32 = 3;
+/// Tests in the file of the change run first if they are shorter.
+const BESIDE_MAX: Duration = Duration::from_secs(1);
 /// After this number of changes, a line says how far the run is.
 const PROGRESS_EACH: usize = 50;
 /// How many times as long as without a change tests may take, and the least time that they have.
@@ -163,16 +165,29 @@ fn cargo(what: &str, packages: &[String]) -> Cmd {
         .rustflags("--cap-lints=warn")
 }
 
-/// The tests that ask for a switch, in the order in which they run.
+/// The tests that ask for a switch, in the order in which they run: first the quick ones in the file of the change.
 fn asking<'a>(switch: usize, change: &Change, tests: &'a [Test]) -> Vec<&'a Test> {
-    let own = change.mutant.file.split('/').nth(1);
+    let file = change.mutant.file.as_str();
+    let own = file.split('/').nth(1);
+    let module = module_of(file);
     let mut asking: Vec<&Test> =
         tests.iter().filter(|test| test.asks_for.contains(&switch)).collect();
-    asking.sort_by_key(|test| match Some(test.program.folder.as_str()) == own {
-        true => test.takes,
-        false => test.takes * OTHERS_FACTOR,
+    asking.sort_by_key(|test| {
+        let is_own = Some(test.program.folder.as_str()) == own;
+        let is_beside = is_own
+            && test.takes < BESIDE_MAX
+            && module.as_ref().is_some_and(|path| test.name.starts_with(path));
+        let takes = if is_own { test.takes } else { test.takes * OTHERS_FACTOR };
+        (!is_beside, takes)
     });
     asking
+}
+
+/// How the names begin of the tests in a file of a library.
+fn module_of(file: &str) -> Option<String> {
+    let (_, path) = file.split_once("/src/")?;
+    let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    Some(format!("{}::", path.replace('/', "::")))
 }
 
 /// Runs tests with a switch on, part by part, until one fails. Also returns how many passed.
@@ -212,4 +227,44 @@ fn run_part(switch: usize, tests: &[&Test]) -> Result<Ended> {
         }
     }
     Ok(Ended::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use super::change::Genre;
+    use super::*;
+
+    fn test(folder: &str, name: &str, ms: u64) -> Test {
+        let (path, dir) = (PathBuf::new(), PathBuf::new());
+        Test {
+            program: Program { folder: folder.into(), path, dir },
+            name: name.into(),
+            takes: Duration::from_millis(ms),
+            asks_for: BTreeSet::from([7]),
+        }
+    }
+
+    #[test]
+    fn quick_tests_beside_the_change_run_first_and_those_of_other_crates_late() {
+        let name = "crates/disk/src/space/on_full.rs:1:2: replace a with b";
+        let mutant = Mutant::parse(name, |_, _| Some("a".into())).unwrap();
+        let (genre, line, column, replacement) = (Genre::Binary, 1, 1, "b".into());
+        let change = Change { mutant, genre, line, column, replacement };
+        let tests = [
+            test("disk", "open::tests::quick", 10),
+            test("file", "space::on_full::tests::of_another_crate", 10),
+            test("disk", "space::on_full::tests::long", 5000),
+            test("disk", "space::on_full::tests::short", 900),
+            test("disk", "space::tests::slower", 20),
+        ];
+        let order: Vec<&str> = asking(7, &change, &tests)
+            .iter()
+            .map(|test| test.name.rsplit("::").next().unwrap())
+            .collect();
+        assert_eq!(order, ["short", "quick", "slower", "of_another_crate", "long"]);
+        assert!(asking(8, &change, &tests).is_empty());
+    }
 }
