@@ -237,6 +237,28 @@ mod tests {
     }
 
     #[test]
+    fn whole_blocks_are_verified_before_the_last_byte_is_there() {
+        let key = key(1);
+        let bytes = vec![5; 300_001];
+        let facts =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
+        let head = head(&to_metadata(&facts, None, Provider::Aws), bytes.len());
+        let verified = |bytes: &[u8]| {
+            let mut proof = StreamVerifier::new(&key);
+            assert_eq!(proof.verified_bytes(), 0, "before the response");
+            assert!(proof.begin(&head));
+            proof.received(bytes, bytes.len());
+            proof.verified_bytes()
+        };
+        for (fed, whole) in [(65_535, 0), (65_536, 65_536), (100_000, 65_536), (300_001, 300_001)] {
+            assert_eq!(verified(&bytes[..fed]), whole, "of {fed}");
+        }
+        let mut flipped = bytes.clone();
+        flipped[0] ^= 1;
+        assert_eq!(verified(&flipped[..200_000]), 0);
+    }
+
+    #[test]
     fn headers_of_other_chunks_are_detected() {
         let mine = key(1);
         let bytes = [7; 100];
@@ -312,26 +334,39 @@ mod tests {
     #[test]
     fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
         let key = key(1);
-        let bytes = vec![3; 64 * 65_536];
-        let facts =
-            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
+        let facts_of = |blocks: usize| {
+            let sums = BlockSums::from_bytes(&vec![3; blocks * 65_536]);
+            Facts::plain(*key.digest(), key.namespace().digest(), sums)
+        };
         let sum = |put: &Put| {
             put.meta
                 .iter()
                 .map(|(name, value)| name.len() - META.len() + value.len())
                 .sum::<usize>()
         };
-        for provider in [Provider::Aws, Provider::Swift] {
+        let [few, many] = [1, 64].map(facts_of);
+        let cases =
+            [&few, &many].map(|facts| [Provider::Aws, Provider::Swift].map(|of| (facts, of)));
+        for (facts, provider) in cases.into_iter().flatten() {
+            let facts_bytes = sum(&to_metadata(facts, None, provider));
             let mut kept = 0;
-            for len in 0..2000 {
+            for len in 1..2000_usize {
+                let text_len = len.div_ceil(3) * 4;
+                let fields = match provider {
+                    Provider::Swift => text_len.div_ceil(SWIFT_FIELD_MAX),
+                    _ => 1,
+                };
+                let names = KEY_HEADERS.iter().take(fields).map(|name| name.len() - META.len());
+                let fits = fields <= KEY_HEADERS.len()
+                    && facts_bytes + names.sum::<usize>() + text_len <= META_BYTES_MAX;
                 let canonical = vec![1; len];
-                let put = to_metadata(&facts, Some(&canonical), provider);
+                let put = to_metadata(facts, Some(&canonical), provider);
                 assert!(sum(&put) <= META_BYTES_MAX);
-                let head = head(&put, bytes.len());
+                let head = head(&put, facts.raw_len as usize);
                 assert!(facts_text(|name| head.header(name)).is_some());
                 let back = canonical_of(|name| head.header(name));
-                assert!(back.is_none() || back == Some(canonical), "whole or not at all");
-                kept += usize::from(back.is_some());
+                assert_eq!(back, fits.then_some(canonical), "of {len} bytes: whole or not at all");
+                kept += usize::from(fits);
             }
             assert!((500..1500).contains(&kept), "{kept}");
         }
