@@ -63,6 +63,14 @@ fn without_freshness_every_lookup_asks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_absent_key_does_not_take_the_place_of_another() {
+    let mut catalog = catalog();
+    let [a, b] = [1, 2].map(|n| chunk(n).digest);
+    [a, b].into_iter().for_each(|digest| catalog.note_absent(digest));
+    assert_eq!([a, b].map(|digest| catalog.known(&digest, 16)), [Some(None); 2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_corrupt_object_is_checked_again_after_a_while() {
     let mut catalog = catalog();
     let a = chunk(1);
