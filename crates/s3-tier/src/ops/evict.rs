@@ -366,28 +366,4 @@ pub fn not_deleted(error: Option<Error>) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use kvtier_index::Chunk;
-    use kvtier_key::Digest;
-
-    use super::*;
-    use crate::test_shared::{EventLog, shared};
-
-    #[tokio::test]
-    async fn without_a_cap_the_oldest_of_too_many_keys_are_forgotten() {
-        let (shared, log) = (shared(|_| {}), Arc::new(EventLog::default()));
-        shared.listeners.add(log.clone());
-        let key = |n: u8| Digest([n; 32]);
-        for n in 0..10 {
-            let _ = shared.catalog().index.insert(Chunk::new(key(n), 100 + u64::from(n), 200));
-        }
-        shared.catalog().index.mark_suspect(&key(1));
-        forget_beyond(&shared, 10);
-        assert_eq!(shared.catalog().index.usage().entries, 10);
-        forget_beyond(&shared, 7);
-        let known = (0..10).filter(|n| shared.catalog().index.is_known(&key(*n)));
-        assert_eq!(known.collect::<Vec<_>>(), [3, 4, 5, 6, 7, 8, 9]);
-        let gone = [0, 2].map(|n| Event::Gone { key: key(n), len: 100 + u64::from(n) });
-        assert_eq!(*log.0.lock().unwrap(), gone, "a suspect was reported when it was marked");
-    }
-}
+mod tests;

@@ -87,3 +87,6 @@ pub async fn reserve<'a>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
