@@ -259,7 +259,7 @@ impl<'a> Caller<'a> {
     /// find it. What the process holds it may find.
     fn removed_for_lookups(&self, n: u64) -> Option<u64> {
         let now = self.common.world.elapsed();
-        if self.common.held.last_beyond(&self.name, n, now) {
+        if self.common.held.applies_at(&self.name, n, now) {
             return self.common.model().is_removed_by(n, &self.name);
         }
         self.common.model().is_removed_for_lookups(n, &self.name, now)
@@ -288,7 +288,7 @@ impl<'a> Caller<'a> {
         let evicts = self.host.last_evicted().is_some_and(|last| now < last + DELETE_MAX);
         for ((n, presence), there) in numbers.iter().zip(&found.found).zip(there) {
             let is_missed = matches!(presence, Presence::Miss) && there.is_some();
-            let is_deleted = evicts || self.common.deleting.last_beyond(&self.name, *n, now);
+            let is_deleted = evicts || self.common.deleting.applies_at(&self.name, *n, now);
             if is_missed && there == self.common.version(*n) && !is_deleted {
                 self.finding("lost", format!("lookup of {n} is a miss, which is in the bucket"));
             }

@@ -18,11 +18,13 @@ impl ChunkTimes {
         }
     }
 
+    /// Until then, also if it was longer.
     pub fn set(&self, process: &str, n: u64, until: Duration) {
         self.lock().insert((process.to_owned(), n), until);
     }
 
-    pub fn last_beyond(&self, process: &str, n: u64, now: Duration) -> bool {
+    /// Whether it may be so now.
+    pub fn applies_at(&self, process: &str, n: u64, now: Duration) -> bool {
         self.lock().get(&(process.to_owned(), n)).is_some_and(|until| now <= *until)
     }
 

@@ -19,7 +19,7 @@ pub async fn watch(fleet: Arc<Fleet>) {
         sleep(LOOK_EVERY).await;
         one_evicts_at_most(&fleet);
         for node in fleet.nodes().iter() {
-            none_is_another(&fleet, node);
+            check_own_name(&fleet, node);
         }
     }
 }
@@ -40,7 +40,7 @@ fn one_evicts_at_most(fleet: &Fleet) {
 }
 
 /// No node takes itself for another one.
-fn none_is_another(fleet: &Fleet, node: &Node) {
+fn check_own_name(fleet: &Fleet, node: &Node) {
     let Node { host, tier: Some(tier), .. } = node else { return };
     // A tier's name begins with that of its machine, and a point.
     let takes_itself = format!("another node evicts: {}.", host.name());
