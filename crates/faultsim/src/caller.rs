@@ -38,8 +38,10 @@ pub struct Common {
     model: Mutex<Model>,
     /// When each tier, by its address, last stored a chunk.
     stored: Mutex<BTreeMap<usize, Duration>>,
-    /// Until when processes may hold chunks.
+    /// Until when processes may hold chunks that a lookup found, ...
     held: ChunkTimes,
+    /// ... and those of a lookup that is not answered yet.
+    looked_up: ChunkTimes,
     /// Until when processes may be deleting chunks.
     deleting: ChunkTimes,
     /// A lookup finds each chunk that has been in the bucket for so long; `None` if it need not.
@@ -50,8 +52,8 @@ impl Common {
     pub fn new(world: &Arc<World>, arena_bytes: usize, model: Model) -> Self {
         let arena = Arena::new(ArenaConfig::heap(arena_bytes)).expect("memory for the callers");
         let (world, model) = (Arc::clone(world), Mutex::new(model));
-        let (stored, held, deleting, found_after) = Default::default();
-        Common { world, arena, model, stored, held, deleting, found_after }
+        let (stored, held, looked_up, deleting, found_after) = Default::default();
+        Common { world, arena, model, stored, held, looked_up, deleting, found_after }
     }
 
     pub fn model(&self) -> MutexGuard<'_, Model> {
@@ -230,10 +232,15 @@ impl<'a> Caller<'a> {
         let there = numbers.iter().map(|n| self.version_to_be_found(*n)).collect();
         let term = HOLDS[world.below(HOLDS.len() as u64) as usize];
         // Another lookup may find what this one holds, before this one is answered.
-        let hold =
-            |until| self.common.held.extend(&self.name, numbers, until + by_slowest_clock(term));
-        hold(began_at + self.timeout);
+        numbers.iter().for_each(|n| self.common.looked_up.set(&self.name, *n, Duration::MAX));
         let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::For(term)).await;
+        let answered = world.elapsed();
+        for (at, n) in numbers.iter().enumerate() {
+            self.common.looked_up.set(&self.name, *n, answered);
+            if found.as_ref().is_ok_and(|found| found.found[at].is_hit()) {
+                self.common.held.extend(&self.name, &[*n], answered + by_slowest_clock(term));
+            }
+        }
         let result = match &found {
             Ok(found) => {
                 self.look_at_found(numbers, found, removed);
@@ -248,7 +255,6 @@ impl<'a> Caller<'a> {
         self.ended(&format!("lookup {numbers:?}"), began, &result);
         let wait = world.between_ms(10, term.as_millis() as u64 / 3);
         let Ok(found) = found else { return sleep(wait).await };
-        hold(world.elapsed());
         let held = self.held(numbers, &found, began_at + term);
         sleep(wait).await;
         self.look_at_held(held, began_at, began_at + term).await;
@@ -259,7 +265,8 @@ impl<'a> Caller<'a> {
     /// find it. What the process holds it may find.
     fn removed_for_lookups(&self, n: u64) -> Option<u64> {
         let now = self.common.world.elapsed();
-        if self.common.held.applies_at(&self.name, n, now) {
+        let [held, looked_up] = [&self.common.held, &self.common.looked_up];
+        if [held, looked_up].iter().any(|times| times.applies_at(&self.name, n, now)) {
             return self.common.model().is_removed_by(n, &self.name);
         }
         self.common.model().is_removed_for_lookups(n, &self.name, now)
