@@ -253,18 +253,18 @@ impl Catalog {
         self.tenants.quota_of(tenant)
     }
 
-    /// Assigns a chunk to its key's tenant.
-    pub fn set_tenant(&mut self, key: &Key) {
+    /// Assigns a chunk to its key's tenant. Returns whether it had another one, or none.
+    pub fn set_tenant(&mut self, key: &Key) -> bool {
         if key.namespace().tenant().is_empty() {
-            return;
+            return false;
         }
         let tenant = self.tenant(key.namespace().tenant());
         let known = self.index.known(key.digest()).map(|known| known.chunk);
-        if let Some(chunk) =
-            known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE)
-        {
+        let moved = known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE);
+        moved.is_some_and(|chunk| {
             let _ = self.index.insert(chunk.with_tenant(tenant));
-        }
+            true
+        })
     }
 
     pub fn tenant_name(&self, id: TenantId) -> String {

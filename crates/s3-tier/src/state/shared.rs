@@ -211,17 +211,25 @@ impl Shared {
         if let Some(chunk) = there.filter(|_| new || is_back) {
             self.report_stored(&catalog, &chunk);
         }
-        catalog.set_tenant(seen.key);
+        let moved = catalog.set_tenant(seen.key);
         // Counted from the request: another node may have removed the chunk since.
         self.note(&mut catalog, seen.key, seen.name, version.began());
         // Its atomic set may be incomplete by now.
         let whole = !catalog.index.is_hidden(digest);
         drop(catalog);
-        if new {
+        if new || moved {
             self.eviction_queue.notify();
         }
         self.listeners.notify();
         whole
+    }
+
+    /// Assigns chunks to the tenants of their keys: one of them may pass its quota by that.
+    pub fn set_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        let moved = keys.filter(|key| self.catalog().set_tenant(key)).count();
+        if moved > 0 {
+            self.eviction_queue.notify();
+        }
     }
 
     /// Reports a chunk that is there. A suspect is reported when it is good again.

@@ -201,16 +201,17 @@ fn chunks_count_for_the_tenants_of_their_keys() {
     assert_eq!(catalog.tenant("alice"), ids[0]);
     let tenant_of = |catalog: &Catalog| catalog.index.known(alice.digest()).unwrap().chunk.tenant;
     assert_eq!(tenant_of(&catalog), TenantId::NONE);
-    catalog.set_tenant(&key(""));
-    catalog.set_tenant(&alice);
+    assert!(!catalog.set_tenant(&key("")));
+    assert!(catalog.set_tenant(&alice), "it had none");
     assert_eq!(tenant_of(&catalog), ids[0]);
+    assert!(!catalog.set_tenant(&alice));
 }
 
 #[test]
 fn a_chunk_keeps_its_tenant_while_the_tenant_key_is_unknown() {
     let alice = key("alice");
     let mut catalog = with(Chunk::new(*alice.digest(), 10, 10).with_tenant(TenantId(7)));
-    catalog.set_tenant(&alice);
+    assert!(!catalog.set_tenant(&alice));
     assert_eq!(catalog.index.known(alice.digest()).unwrap().chunk.tenant, TenantId(7));
 }
 

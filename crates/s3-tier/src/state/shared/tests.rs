@@ -1,6 +1,9 @@
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use kvtier_index::TenantKey;
 use kvtier_key::{KeyId, Namespace};
 
 use super::*;
@@ -194,4 +197,28 @@ fn a_failed_request_is_an_error_of_the_same_kind_and_a_fault() {
     assert!(fault.contains("load") && fault.contains("no answer"), "{fault}");
     shared.fault("another".to_owned());
     assert_eq!(shared.last_fault().as_deref(), Some("another"));
+}
+
+/// Deleted with the next save or listing only: a tenant stayed above its quota until then.
+#[test]
+fn a_chunk_that_moves_to_its_tenant_wakes_the_eviction() {
+    let mut tier = Fixture::new(Layout::Kvtier);
+    tier.shared.catalog().set_tenant_key(TenantKey::new([1; 32]));
+    tier.key = Key::new(Namespace::new("alice", Digest::default()).into(), tier.key.id().clone());
+    let is_woken = || {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(tier.shared.eviction_queue.notified()).poll(&mut context).is_ready()
+    };
+    let is_listed = || {
+        let _ = tier.shared.catalog().insert_unseen(Chunk::new(*tier.key.digest(), 10, 20));
+    };
+    is_listed();
+    assert!(!is_woken());
+    assert!(tier.is_found(10, 20, false) && is_woken());
+    assert!(tier.is_found(10, 20, false) && !is_woken(), "it has its tenant");
+    is_listed();
+    tier.shared.set_tenants([&tier.key].into_iter());
+    assert!(is_woken());
+    tier.shared.set_tenants([&tier.key].into_iter());
+    assert!(!is_woken());
 }
