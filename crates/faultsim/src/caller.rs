@@ -42,8 +42,10 @@ pub struct Common {
     held: ChunkTimes,
     /// ... and those of a lookup that is not answered yet.
     looked_up: ChunkTimes,
-    /// Until when processes may be deleting chunks.
+    /// Until when processes may be deleting chunks, ...
     deleting: ChunkTimes,
+    /// ... and writing them.
+    saving: ChunkTimes,
     /// A lookup finds each chunk that has been in the bucket for so long; `None` if it need not.
     pub found_after: Option<Duration>,
 }
@@ -52,8 +54,9 @@ impl Common {
     pub fn new(world: &Arc<World>, arena_bytes: usize, model: Model) -> Self {
         let arena = Arena::new(ArenaConfig::heap(arena_bytes)).expect("memory for the callers");
         let (world, model) = (Arc::clone(world), Mutex::new(model));
-        let (stored, held, looked_up, deleting, found_after) = Default::default();
-        Common { world, arena, model, stored, held, looked_up, deleting, found_after }
+        let (stored, held, looked_up, deleting, saving) = Default::default();
+        let found_after = None;
+        Common { world, arena, model, stored, held, looked_up, deleting, saving, found_after }
     }
 
     pub fn model(&self) -> MutexGuard<'_, Model> {
@@ -155,8 +158,10 @@ impl<'a> Caller<'a> {
             numbers.iter().map(|n| Save { key: model.key(*n), from: vec![view(*n)] }).collect()
         };
         let began = Instant::now();
+        self.common.saving.begin(&self.name, numbers);
         let done = tier.save(&self.ctx(), ops).await;
         let now = self.common.world.elapsed();
+        self.common.saving.end(&self.name, numbers, now);
         numbers.iter().for_each(|n| self.common.model().save_ended(*n, now));
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
         self.ended(&format!("save {numbers:?}"), began, &results.join(", "));
@@ -232,11 +237,11 @@ impl<'a> Caller<'a> {
         let there = numbers.iter().map(|n| self.version_to_be_found(*n)).collect();
         let term = HOLDS[world.below(HOLDS.len() as u64) as usize];
         // Another lookup may find what this one holds, before this one is answered.
-        numbers.iter().for_each(|n| self.common.looked_up.set(&self.name, *n, Duration::MAX));
+        self.common.looked_up.begin(&self.name, numbers);
         let found = tier.lookup(&self.ctx(), keys.into(), Mode::Each, Hold::For(term)).await;
         let answered = world.elapsed();
+        self.common.looked_up.end(&self.name, numbers, answered);
         for (at, n) in numbers.iter().enumerate() {
-            self.common.looked_up.set(&self.name, *n, answered);
             if found.as_ref().is_ok_and(|found| found.found[at].is_hit()) {
                 self.common.held.extend(&self.name, &[*n], answered + by_slowest_clock(term));
             }
@@ -244,7 +249,7 @@ impl<'a> Caller<'a> {
         let result = match &found {
             Ok(found) => {
                 self.look_at_found(numbers, found, removed);
-                self.look_at_missed(numbers, found, there);
+                self.look_at_missed(numbers, found, there, began_at);
                 format!("{:?}", found.found)
             }
             Err(e) => {
@@ -286,8 +291,15 @@ impl<'a> Caller<'a> {
         (since_ms < now_ms).then(|| object.etag.clone())
     }
 
-    /// A lookup misses no chunk that has been in the bucket for a while, unless this process is deleting it.
-    fn look_at_missed(&self, numbers: &[u64], found: &LookedUp, there: Vec<Option<String>>) {
+    /// A lookup that began then misses no chunk that has been in the bucket for a while, unless this process is
+    /// deleting it, or writes it: what is not in the index cannot be held.
+    fn look_at_missed(
+        &self,
+        numbers: &[u64],
+        found: &LookedUp,
+        there: Vec<Option<String>>,
+        began: Duration,
+    ) {
         let now = self.common.world.elapsed();
         if self.evicts() {
             self.host.note_evicts(now);
@@ -296,7 +308,8 @@ impl<'a> Caller<'a> {
         for ((n, presence), there) in numbers.iter().zip(&found.found).zip(there) {
             let is_missed = matches!(presence, Presence::Miss) && there.is_some();
             let is_deleted = evicts || self.common.deleting.applies_at(&self.name, *n, now);
-            if is_missed && there == self.common.version(*n) && !is_deleted {
+            let is_written = self.common.saving.applies_at(&self.name, *n, began);
+            if is_missed && there == self.common.version(*n) && !is_deleted && !is_written {
                 self.finding("lost", format!("lookup of {n} is a miss, which is in the bucket"));
             }
         }
@@ -410,7 +423,7 @@ impl<'a> Caller<'a> {
             (model.key(n), model.remove_begins(n, now))
         };
         let began = Instant::now();
-        self.common.deleting.set(&self.name, n, Duration::MAX);
+        self.common.deleting.begin(&self.name, &[n]);
         let removed = tier.remove(&self.ctx(), [key].into()).await;
         let result = removed.as_ref().map_or_else(
             |e| format!("{:?}", e.kind()),
@@ -423,7 +436,7 @@ impl<'a> Caller<'a> {
             // The request may be on its way.
             deleting_until += DELETE_MAX;
         }
-        self.common.deleting.set(&self.name, n, deleting_until);
+        self.common.deleting.end(&self.name, &[n], deleting_until);
         if removed.is_ok_and(|removed| removed.held == 0) {
             let now = self.common.world.elapsed();
             self.common.model().removed_by(n, begun, &self.name, now);

@@ -6,29 +6,48 @@ use std::time::Duration;
 
 /// Times by process and chunk.
 #[derive(Debug, Default)]
-pub struct ChunkTimes(Mutex<BTreeMap<(String, u64), Duration>>);
+pub struct ChunkTimes(Mutex<BTreeMap<(String, u64), Times>>);
+
+/// Of one chunk in one process.
+#[derive(Debug, Default)]
+struct Times {
+    /// Operations in flight by which it may be so.
+    in_flight: u32,
+    until: Duration,
+}
 
 impl ChunkTimes {
     /// Until then, unless it is longer already.
     pub fn extend(&self, process: &str, numbers: &[u64], until: Duration) {
+        self.change(process, numbers, |times| times.until = until.max(times.until));
+    }
+
+    /// As long as an operation is in flight that begins now.
+    pub fn begin(&self, process: &str, numbers: &[u64]) {
+        self.change(process, numbers, |times| times.in_flight += 1);
+    }
+
+    /// The operation ended, and it may be so until then.
+    pub fn end(&self, process: &str, numbers: &[u64], until: Duration) {
+        self.change(process, numbers, |times| times.in_flight -= 1);
+        self.extend(process, numbers, until);
+    }
+
+    /// Whether it may be so at that time, or later.
+    pub fn applies_at(&self, process: &str, n: u64, at: Duration) -> bool {
+        let times = self.lock();
+        let times = times.get(&(process.to_owned(), n));
+        times.is_some_and(|times| times.in_flight > 0 || at <= times.until)
+    }
+
+    fn change(&self, process: &str, numbers: &[u64], change: impl Fn(&mut Times)) {
         let mut times = self.lock();
         for n in numbers {
-            let last = times.entry((process.to_owned(), *n)).or_default();
-            *last = until.max(*last);
+            change(times.entry((process.to_owned(), *n)).or_default());
         }
     }
 
-    /// Until then, also if it was longer.
-    pub fn set(&self, process: &str, n: u64, until: Duration) {
-        self.lock().insert((process.to_owned(), n), until);
-    }
-
-    /// Whether it may be so now.
-    pub fn applies_at(&self, process: &str, n: u64, now: Duration) -> bool {
-        self.lock().get(&(process.to_owned(), n)).is_some_and(|until| now <= *until)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Duration>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Times>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
