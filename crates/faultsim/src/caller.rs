@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::chunk_times::ChunkTimes;
 use crate::fleet::model::{self, Model};
-use crate::fleet::node::by_slowest_clock;
+use crate::fleet::node::{by_fastest_clock, by_slowest_clock};
 use crate::holds::{HeldChunk, HeldIn};
 use crate::host::Host;
 use crate::own_objects::says_it_evicts;
@@ -260,9 +260,10 @@ impl<'a> Caller<'a> {
         self.ended(&format!("lookup {numbers:?}"), began, &result);
         let wait = world.between_ms(10, term.as_millis() as u64 / 3);
         let Ok(found) = found else { return sleep(wait).await };
-        let held = self.held(numbers, &found, began_at + term);
+        let until = began_at + by_fastest_clock(term);
+        let held = self.held(numbers, &found, until);
         sleep(wait).await;
-        self.look_at_held(held, began_at, began_at + term).await;
+        self.look_at_held(held, began_at, until).await;
         found.hold.into_iter().for_each(|hold| tier.release(hold));
     }
 

@@ -28,6 +28,11 @@ pub fn by_slowest_clock(time: Duration) -> Duration {
     time + time * DRIFT_MAX_PPM as u32 / 900_000
 }
 
+/// How long it takes until the fastest monotonic clock has counted this time, or a little less.
+pub fn by_fastest_clock(time: Duration) -> Duration {
+    time - time * DRIFT_MAX_PPM as u32 / 1_000_000
+}
+
 /// A node as it runs now.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -114,4 +119,18 @@ pub fn config(host: &Arc<Host>) -> TierConfig {
     sync.snapshot_every = Duration::from_secs(10);
     config.sync = sync;
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_clock_has_counted_a_time_between_those_of_the_fastest_and_the_slowest() {
+        let time = Duration::from_secs(10);
+        let counted = |true_time: Duration, ppm: f64| true_time.mul_f64(1.0 + ppm / 1e6);
+        let max = DRIFT_MAX_PPM as f64;
+        assert!(counted(by_fastest_clock(time), max) <= time);
+        assert!(counted(by_slowest_clock(time), -max) >= time);
+    }
 }
