@@ -207,7 +207,6 @@ impl Tier for S3Tier {
         // The whole batch, and before the results: the head of a chain must stay longer than its
         // tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
-        self.shared.set_tenants(ops.iter().map(|op| &op.key));
         self.shared.used(&chain, &eviction_hint(&ctx.hint));
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);

@@ -220,8 +220,10 @@ async fn everything_is_served(fleet: &Arc<Fleet>) {
     let node = fleet.node(world.below(5) as usize);
     let caller = fleet.caller(node, Duration::from_secs(5));
     for n in 0..KEYS {
-        let is_there = fleet.common.is_in_bucket(n);
+        let was_there = fleet.common.is_in_bucket(n);
         let is_hit = is_hit(&caller.load(&[n]).await);
+        // A load before may have moved a chunk to its tenant, and this one is evicted for the quota.
+        let is_there = was_there && fleet.common.is_in_bucket(n);
         if is_there && !is_hit {
             world.finding("lost", format!("{n} is in the bucket and not served"));
         }

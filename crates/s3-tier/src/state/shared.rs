@@ -211,6 +211,7 @@ impl Shared {
         if let Some(chunk) = there.filter(|_| new || is_back) {
             self.report_stored(&catalog, &chunk);
         }
+        // Not before the object is found: the eviction for a quota that is passed by this would race its load.
         let moved = catalog.set_tenant(seen.key);
         // Counted from the request: another node may have removed the chunk since.
         self.note(&mut catalog, seen.key, seen.name, version.began());
@@ -222,14 +223,6 @@ impl Shared {
         }
         self.listeners.notify();
         whole
-    }
-
-    /// Assigns chunks to the tenants of their keys: one of them may pass its quota by that.
-    pub fn set_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        let moved = keys.filter(|key| self.catalog().set_tenant(key)).count();
-        if moved > 0 {
-            self.eviction_queue.notify();
-        }
     }
 
     /// Reports a chunk that is there. A suspect is reported when it is good again.
