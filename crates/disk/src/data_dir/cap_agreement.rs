@@ -6,7 +6,7 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::liveness::read_cap;
 use super::manifest::Manifest;
-use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
+use super::{DataDir, OPEN_WAIT_MAX, kind_of, layout_detection, live_names};
 
 impl DataDir {
     /// Registers the cap with which this process opens the directory, for peers now and later.
@@ -44,7 +44,7 @@ impl DataDir {
     ///
     /// # Errors
     /// `Invalid` for a cap below both the noted one and the `used` bytes, unless `shrink` allows that
-    /// chunks are deleted. In layout `kvtier` twice the cap may be used where none is noted.
+    /// chunks are deleted. Where damage lost the cap, twice the cap may be used.
     pub fn agree_on_cap(
         &self,
         capacity_bytes: u64,
@@ -53,10 +53,11 @@ impl DataDir {
     ) -> Result<Manifest, Error> {
         self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
-            // In layout `kvtier` only damage loses the cap. Then a crash may have brought back deleted chunks, as
-            // many as were evicted since the file system last wrote its journal.
-            // Files of other programs have no cap before the first start: they are left alone.
-            let has_lost_cap = manifest.capacity_bytes.is_none() && self.foreign().is_none();
+            // Where damage lost the cap, a crash may have brought back deleted chunks, as many as were evicted
+            // since the file system last wrote its journal. In layout `kvtier` only damage loses it. Files of
+            // other programs have no cap before the first start: they are left alone.
+            let has_lost_cap = manifest.capacity_bytes.is_none()
+                && (self.foreign().is_none() || layout_detection::had_damaged_manifest(&self.root));
             let excess = if has_lost_cap { capacity_bytes } else { 0 };
             let allowed = capacity_bytes.saturating_add(excess);
             if smaller && used > allowed && !shrink {
@@ -91,7 +92,11 @@ fn another_cap(root: &Path, theirs: u64, ours: u64) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::DiskConfig;
+    use crate::layout::{Foreign, Layout};
 
     #[test]
     fn a_directory_that_lost_its_cap_may_hold_twice_as_much() {
@@ -108,6 +113,23 @@ mod tests {
             agree(true, 1000) && !agree(true, 1001),
             "a smaller cap than noted deletes nothing"
         );
+    }
+
+    #[test]
+    fn files_of_other_programs_may_hold_twice_the_cap_only_where_damage_lost_it() {
+        let agree = |is_damaged: bool, used| {
+            let dir = tempfile::tempdir().unwrap();
+            if is_damaged {
+                fs::create_dir(dir.path().join(".kvtier")).unwrap();
+                fs::write(dir.path().join(".kvtier/manifest"), "?").unwrap();
+            }
+            let mut config = DiskConfig::new(dir.path(), 1000);
+            config.layout = Layout::LmcacheMp;
+            let data_dir = DataDir::open(dir.path(), Some(Foreign::new(&config))).unwrap();
+            data_dir.agree_on_cap(1000, used, false).is_ok()
+        };
+        assert!(agree(false, 1000) && !agree(false, 1001), "they are left alone");
+        assert!(agree(true, 2000) && !agree(true, 2001), "a crash may have brought them back");
     }
 
     #[test]
