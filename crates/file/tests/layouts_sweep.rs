@@ -99,6 +99,77 @@ fn usage_and_cap_return_after_a_restart() {
     it.eventually("under the cap again", || files(dir.path()).len() <= 5);
 }
 
+/// Changes a byte of the manifest that is not in its text.
+fn damage_manifest(dir: &Path) {
+    let path = dir.join(".kvtier/manifest");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// Whether a sweep found more than the cap, and none noted.
+fn is_refused(it: &Use) -> bool {
+    it.tier.status().reasons.iter().any(|reason| reason.contains("notes no cap"))
+}
+
+#[test]
+fn files_of_others_that_never_had_a_cap_stay_when_the_manifest_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap();
+    (0..9).for_each(write);
+    let config = || {
+        FileConfig::new(dir.path(), 5 * 50_000)
+            .with_layout(Layout::LmcacheMp)
+            .with_sweep_every(Duration::from_millis(20))
+            .with_namespace(ns())
+    };
+    let it = Use::open(config());
+    it.eventually("refused", || is_refused(&it));
+    damage_manifest(dir.path());
+    it.eventually("renamed", || dir.path().join(".kvtier/manifest.damaged").exists());
+    // Two sweeps later.
+    for n in 9..11 {
+        write(n);
+        it.eventually("counted", || it.tier.usage().used_bytes == Some((n + 1) * 50_000));
+    }
+    drop(it);
+    // Less than twice the cap.
+    (0..2).for_each(|n| fs::remove_file(dir.path().join(name(n))).unwrap());
+    let it = Use::open(config());
+    it.eventually("refused again", || is_refused(&it));
+    it.eventually("swept", || it.tier.usage().used_bytes == Some(9 * 50_000));
+    assert_eq!(
+        it.save(&key(Layout::LmcacheMp, &name(20)), &bytes(20, 50_000)),
+        Saved::Shed(ShedReason::Full)
+    );
+    assert_eq!(files(dir.path()).len(), 9);
+}
+
+#[test]
+fn a_cap_that_damage_lost_is_held_again_up_to_twice_of_it() {
+    for (n_files, left) in [(9, 5), (11, 11)] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = |chunks: u64| {
+            FileConfig::new(dir.path(), chunks * 50_000)
+                .with_layout(Layout::LmcacheMp)
+                .with_sweep_every(Duration::from_millis(20))
+                .with_namespace(ns())
+        };
+        let noted = || fs::read_to_string(dir.path().join(".kvtier/manifest")).unwrap();
+        let it = Use::open(config(5));
+        it.eventually("noted", || noted().contains("\ncapacity: 250000\n"));
+        drop(it);
+        // As if a crash had brought them back.
+        (0..n_files).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap());
+        damage_manifest(dir.path());
+        let it = Use::open(config(5));
+        it.eventually("held or refused", || {
+            is_refused(&it) == (left > 5) && it.tier.usage().used_bytes == Some(left * 50_000)
+        });
+        assert_eq!(files(dir.path()).len() as u64, left);
+    }
+}
+
 /// On this thread and those it starts, files of others are closed as they are to any user but root.
 fn as_unprivileged(dir: &Path) {
     if nix::unistd::geteuid().is_root() {

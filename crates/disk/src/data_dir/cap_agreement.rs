@@ -5,8 +5,8 @@ use std::path::Path;
 use kvtier_core::{Error, ErrorKind};
 
 use super::liveness::read_cap;
-use super::manifest::Manifest;
-use super::{DataDir, OPEN_WAIT_MAX, kind_of, layout_detection, live_names};
+use super::manifest::{self, Manifest};
+use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
 impl DataDir {
     /// Registers the cap with which this process opens the directory, for peers now and later.
@@ -55,9 +55,9 @@ impl DataDir {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
             // Where damage lost the cap, a crash may have brought back deleted chunks, as many as were evicted
             // since the file system last wrote its journal. In layout `kvtier` only damage loses it. Files of
-            // other programs have no cap before the first start: they are left alone.
+            // other programs have no cap until one is agreed on: they are left alone.
             let has_lost_cap = manifest.capacity_bytes.is_none()
-                && (self.foreign().is_none() || layout_detection::had_damaged_manifest(&self.root));
+                && (self.foreign().is_none() || manifest::damaged_one_has_cap(&self.own()));
             let excess = if has_lost_cap { capacity_bytes } else { 0 };
             let allowed = capacity_bytes.saturating_add(excess);
             if smaller && used > allowed && !shrink {
@@ -117,19 +117,22 @@ mod tests {
 
     #[test]
     fn files_of_other_programs_may_hold_twice_the_cap_only_where_damage_lost_it() {
-        let agree = |is_damaged: bool, used| {
+        let agree = |damaged: &[u8], used| {
             let dir = tempfile::tempdir().unwrap();
-            if is_damaged {
-                fs::create_dir(dir.path().join(".kvtier")).unwrap();
-                fs::write(dir.path().join(".kvtier/manifest"), "?").unwrap();
-            }
             let mut config = DiskConfig::new(dir.path(), 1000);
             config.layout = Layout::LmcacheMp;
+            fs::create_dir(dir.path().join(".kvtier")).unwrap();
+            if !damaged.is_empty() {
+                fs::write(dir.path().join(".kvtier/manifest"), damaged).unwrap();
+            }
             let data_dir = DataDir::open(dir.path(), Some(Foreign::new(&config))).unwrap();
             data_dir.agree_on_cap(1000, used, false).is_ok()
         };
-        assert!(agree(false, 1000) && !agree(false, 1001), "they are left alone");
-        assert!(agree(true, 2000) && !agree(true, 2001), "a crash may have brought them back");
+        for without_cap in [&b""[..], b"?", b"layout: lmcache-mp\nchunk capacity: 7\n\xff"] {
+            assert!(agree(without_cap, 1000) && !agree(without_cap, 1001), "they are left alone");
+        }
+        let with_cap = b"layout: lmcache-mp\ncapacity: 7\n\xff";
+        assert!(agree(with_cap, 2000) && !agree(with_cap, 2001), "a crash may have added them");
     }
 
     #[test]

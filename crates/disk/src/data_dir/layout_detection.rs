@@ -45,13 +45,8 @@ pub fn is_ours(root: &Path) -> io::Result<bool> {
             return Ok(false);
         }
     }
-    Ok(has_chunk(root)?
-        || (had_damaged_manifest(root) && layout_of(root, Layout::Kvtier)?.is_none()))
-}
-
-/// Whether a damaged manifest was [renamed](super::repair) in the directory `root`.
-pub fn had_damaged_manifest(root: &Path) -> bool {
-    fs::symlink_metadata(root.join(".kvtier/manifest.damaged")).is_ok()
+    let had_manifest = fs::symlink_metadata(root.join(".kvtier/manifest.damaged")).is_ok();
+    Ok(has_chunk(root)? || (had_manifest && layout_of(root, Layout::Kvtier)?.is_none()))
 }
 
 /// Whether a file in the shards is a chunk by its name and its footer.

@@ -279,6 +279,13 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether a damaged manifest that was [renamed](repair) has a line of a cap. One that cannot be read
+/// has none.
+pub fn damaged_one_has_cap(own: &Path) -> bool {
+    let bytes = internal_files::read(&own.join("manifest.damaged"), BYTES_MAX).unwrap_or_default();
+    bytes.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"capacity: "))
+}
+
 /// The error for a directory of an earlier format.
 pub fn older(root: &Path, format: u32) -> Error {
     let root = root.display();
