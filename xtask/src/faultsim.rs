@@ -30,7 +30,13 @@ pub fn run(args: &mut Args) -> Result<()> {
     let seeds = args.number("--seeds")?.unwrap_or(if with_defects { 1000 } else { 100 });
     let scope = args.value("--scope")?;
     args.end()?;
+    if seeds == 0 {
+        bail!("--seeds 0 shows nothing; give at least 1");
+    }
     if with_defects {
+        if twice || scope.is_some() {
+            bail!("each defect has its scope; --defects goes with neither --repeat nor --scope");
+        }
         let copy = copy_of_commit()?;
         let without_defect = build_without_defect(&copy)?;
         let patch = |defect: &Path, command: &str| {
