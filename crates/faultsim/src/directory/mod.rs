@@ -309,7 +309,8 @@ impl Scheduler {
             let next = if is_evicted { CAP_BYTES } else { bytes.max(CAP_BYTES) };
             self.shared.bytes_max.fetch_min(next, Ordering::Relaxed);
         }
-        if bytes > most {
+        let lone = || self.shared.medium.lone_sidecar_bytes();
+        if bytes > most && bytes - lone() > most {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.shared.world.finding("cap", what);
         }
@@ -317,6 +318,7 @@ impl Scheduler {
         if is_counted
             && let Ok(Some(counted)) = ledger_bytes(self.shared.medium.root())
             && counted < bytes
+            && counted < bytes - lone()
         {
             let what = format!("the ledger counts {counted} bytes, {bytes} are there");
             self.shared.world.finding("ledger", what);
