@@ -52,8 +52,12 @@ impl Callers {
     /// succeed again.
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
-        let is_listed = self.shared.is_well(began) && began > changed + LISTED_WITHIN;
-        let must_list = self.shared.setup.is_foreign()
+        let is_foreign = self.shared.setup.is_foreign();
+        // There a listing that fails is tried again when the next one is due.
+        let calm_since = self.shared.calm_since().filter(|_| is_foreign).unwrap_or_default();
+        let is_listed =
+            self.shared.is_well(began) && began > changed.max(calm_since) + LISTED_WITHIN;
+        let must_list = is_foreign
             || self.shared.is_log_doubtful.load(Ordering::Relaxed)
             || self.shared.log_delay().may_lack(changed, began);
         self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
