@@ -21,6 +21,8 @@ use crate::use_order;
 
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;
+/// When a scan that failed is tried again first. Each failure doubles the time, up to `sweep_every`.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often a simulated process, which has no thread that a request could wake, looks for one.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -33,16 +35,17 @@ pub struct ForeignScanner<M: Mover> {
 impl<M: Mover> ForeignScanner<M> {
     /// Starts the thread. `listed`: the names were listed already.
     pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
+        let rounds = Rounds { every, listed, retry: RETRY_AFTER };
         if kvtier_os::is_simulated() {
             let due = shared.clock.now();
-            look_later(Arc::downgrade(shared), Rounds { every, listed, due }, Duration::ZERO);
+            look_later(Arc::downgrade(shared), rounds, due, Duration::ZERO);
             return Ok(ForeignScanner { shared: Arc::clone(shared), thread: Mutex::default() });
         }
         let theirs = Arc::clone(shared);
         let name = format!("{}-sweeper", shared.caps.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             if let Some(foreign) = theirs.data_dir.foreign() {
-                run(&theirs, foreign, every, listed);
+                run(&theirs, foreign, rounds);
             }
         })?;
         Ok(ForeignScanner { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
@@ -75,12 +78,12 @@ impl<M: Mover> fmt::Debug for ForeignScanner<M> {
     }
 }
 
-fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut listed: bool) {
+fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, mut rounds: Rounds) {
     let ScanRequests { request, wake } = &foreign.scan_requests;
     loop {
-        round(shared, foreign, &mut listed);
+        let next = rounds.scan(shared, foreign);
         let mut requested = request.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = shared.clock.now() + every;
+        let due = shared.clock.now() + next;
         while !requested.stop && !std::mem::take(&mut requested.now) && shared.clock.now() < due {
             requested = shared.clock.wait_until(wake, requested, due);
         }
@@ -90,32 +93,52 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
     }
 }
 
-fn round<M: Mover>(shared: &Shared<M>, foreign: &Foreign, listed: &mut bool) {
-    if foreign.namespace().is_none() {
-        return;
-    }
-    if !std::mem::replace(listed, true) {
-        shared.report_failure(shared.list_foreign(foreign), "list the directory");
-    }
-    let scanned = shared.scan_foreign(foreign);
-    let is_counted = scanned.is_ok();
-    shared.report_failure(scanned, "sweep the directory");
-    shared.evict_to_cap();
-    if is_counted {
-        shared.evict_ledger_excess();
-    }
-}
-
-/// The scans of a simulated process.
+/// The scans of a tier, one after another.
 struct Rounds {
     every: Duration,
     listed: bool,
-    /// When the next one begins, unless it is requested before.
-    due: Instant,
+    /// When to try again if the next scan fails.
+    retry: Duration,
 }
 
-/// Scans after this time, if that is due or requested then, and so on while the tier is open.
-fn look_later<M: Mover>(shared: Weak<Shared<M>>, mut rounds: Rounds, after: Duration) {
+impl Rounds {
+    /// Scans, and evicts what is above the cap. Answers when the next scan is due.
+    fn scan<M: Mover>(&mut self, shared: &Shared<M>, foreign: &Foreign) -> Duration {
+        if foreign.namespace().is_none() {
+            return self.every;
+        }
+        if !std::mem::replace(&mut self.listed, true) {
+            shared.report_failure(shared.list_foreign(foreign), "list the directory");
+        }
+        let scanned = shared.scan_foreign(foreign);
+        let is_counted = scanned.is_ok();
+        shared.report_failure(scanned, "sweep the directory");
+        shared.evict_to_cap();
+        if is_counted {
+            shared.evict_ledger_excess();
+        }
+        self.next_after(is_counted)
+    }
+
+    fn next_after(&mut self, has_succeeded: bool) -> Duration {
+        if has_succeeded {
+            self.retry = RETRY_AFTER;
+            return self.every;
+        }
+        let next = self.retry.min(self.every);
+        self.retry = next * 2;
+        next
+    }
+}
+
+/// Scans in a simulated process after this time, if that is `due` or requested then, and so on while
+/// the tier is open.
+fn look_later<M: Mover>(
+    shared: Weak<Shared<M>>,
+    mut rounds: Rounds,
+    mut due: Instant,
+    after: Duration,
+) {
     kvtier_os::later(after, move || {
         let Some(running) = shared.upgrade() else { return };
         let Some(foreign) = running.data_dir.foreign() else { return };
@@ -123,11 +146,11 @@ fn look_later<M: Mover>(shared: Weak<Shared<M>>, mut rounds: Rounds, after: Dura
         if request.stop {
             return;
         }
-        if request.now || running.clock.now() >= rounds.due {
-            round(&running, foreign, &mut rounds.listed);
-            rounds.due = running.clock.now() + rounds.every;
+        if request.now || running.clock.now() >= due {
+            let next = rounds.scan(&running, foreign);
+            due = running.clock.now() + next;
         }
-        look_later(shared, rounds, LOOK_EVERY);
+        look_later(shared, rounds, due, LOOK_EVERY);
     });
 }
 
@@ -291,5 +314,21 @@ impl<M: Mover> Shared<M> {
             cursor = page.next;
         }
         gone.iter().for_each(|digest| self.forget_missing(digest, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_that_fails_is_tried_again_soon_and_then_less_often() {
+        let every = Duration::from_secs(5);
+        let mut rounds = Rounds { every, listed: true, retry: RETRY_AFTER };
+        let mut next = |succeeds: &[bool]| -> Vec<u64> {
+            succeeds.iter().map(|succeeds| rounds.next_after(*succeeds).as_secs()).collect()
+        };
+        assert_eq!(next(&[true, false, false, false, false, false]), [5, 1, 2, 4, 5, 5]);
+        assert_eq!(next(&[true, false, true]), [5, 1, 5]);
     }
 }
