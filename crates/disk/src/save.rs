@@ -190,12 +190,15 @@ impl<M: Mover> SaveRequest<M> {
 }
 
 /// The sizes of the files of a chunk of `len` bytes. In a foreign layout the last page is written
-/// whole, and cut before the file is published.
-fn size_of(data_dir: &DataDir, len: u64) -> FileSize {
+/// whole, and cut before the file is published. A second sidecar is claimed too: a peer that evicts
+/// the chunk before its sidecar has its name releases both, and the sidecar is there until the save
+/// deletes it.
+pub fn size_of(data_dir: &DataDir, len: u64) -> FileSize {
     let published = data_dir.file_len(len);
     let data = data_dir.data_len(len);
     let allocated = data.next_multiple_of(PAGE);
-    FileSize { claimed: published + (allocated - data), published, allocated }
+    let claimed = published + (allocated - data) + data_dir.head_bytes();
+    FileSize { claimed, published, allocated }
 }
 
 /// The size of the file of a chunk that is stored in `bytes`.

@@ -9,6 +9,7 @@ use super::tests::{FOREIGN, Idle, LEN, foreign};
 use super::*;
 use crate::delete_victims::Deletion;
 use crate::ledger::Ledger;
+use crate::space::{ReserveOutcome, SpaceReservation};
 
 /// A tier over one chunk of LMCache's GDS layout, and a second one whose file is empty and has its
 /// second file still.
@@ -136,4 +137,39 @@ fn a_foreign_file_that_grew_is_not_released_as_it_is() {
     assert_eq!(total(), Some(LEN as u64 + 1000), "the scan finds the rest");
     disk.shared.scan_foreign(foreign).unwrap();
     assert_eq!(total(), Some(LEN as u64));
+}
+
+/// A peer evicts the chunk before its second file has a name, and releases both.
+#[test]
+fn a_second_file_that_gets_its_name_after_its_chunk_was_evicted_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    let beside = dir.path().join(layout.sidecar(name).unwrap());
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(&beside).unwrap();
+    shared.recount(true).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap();
+    let size = crate::save::size_of(&shared.data_dir, LEN as u64);
+    let deadline = shared.clock.now() + std::time::Duration::from_secs(300);
+    let request = kvtier_index::ReserveRequest::new(size.claimed);
+    let mut save = SpaceReservation::new(shared, request, size, deadline);
+    assert_eq!(save.reserve().unwrap(), ReserveOutcome::Reserved);
+    save.create_sidecar(&[7; 4096], false).unwrap();
+    let since = shared.space.ledger.generation();
+    fs::write(save.draft().unwrap().path(), [7; 4096 + LEN]).unwrap();
+    shared.data_dir.publish(save.draft().unwrap(), key.digest(), LEN as u64).unwrap();
+    let released = shared.data_dir.delete(key.digest(), LEN as u64).unwrap().unwrap();
+    assert_eq!((released, path.exists()), (size.published, false));
+    shared.uncount(released, since);
+    fs::rename(save.sidecar().unwrap().path(), &beside).unwrap();
+    assert!(total() >= Some(4096), "{:?}", total());
+    // The save finds that its chunk is gone.
+    fs::remove_file(&beside).unwrap();
+    save.sidecar_is_published();
+    let reservation = save.into_published(since).unwrap();
+    shared.index().cancel(reservation);
+    shared.share_ledger().unwrap();
+    assert_eq!(total(), Some(0));
 }

@@ -186,21 +186,6 @@ impl Medium {
         self.chunk_bytes() + missing * sidecar_bytes
     }
 
-    /// The bytes of second files whose chunk is missing: another process deleted it while its save gave both
-    /// their names, and the save deletes the second one at once. No process counts it meanwhile.
-    pub fn lone_sidecar_bytes(&self) -> u64 {
-        let state = self.lock();
-        let is_lone = |path: &Path| {
-            let chunk = path.to_str().and_then(|path| path.strip_suffix(".metadata"));
-            !path.starts_with(".kvtier") && chunk.is_some_and(|it| !state.names.has(Path::new(it)))
-        };
-        let bytes = |number| state.files.get(&number).map_or(0, FileState::len);
-        let files = state.names.iter().filter(|(path, _)| is_lone(path));
-        files
-            .map(|(_, entry)| if let Entry::File(number) = entry { bytes(number) } else { 0 })
-            .sum()
-    }
-
     /// The unfinished and quarantined files.
     pub fn leftovers(&self) -> Vec<String> {
         let state = self.lock();

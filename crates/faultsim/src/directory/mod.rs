@@ -309,8 +309,7 @@ impl Scheduler {
             let next = if is_evicted { CAP_BYTES } else { bytes.max(CAP_BYTES) };
             self.shared.bytes_max.fetch_min(next, Ordering::Relaxed);
         }
-        let lone = || self.shared.medium.lone_sidecar_bytes();
-        if bytes > most && bytes - lone() > most {
+        if bytes > most {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.shared.world.finding("cap", what);
         }
@@ -318,7 +317,6 @@ impl Scheduler {
         if is_counted
             && let Ok(Some(counted)) = ledger_bytes(self.shared.medium.root())
             && counted < bytes
-            && counted < bytes - lone()
         {
             let what = format!("the ledger counts {counted} bytes, {bytes} are there");
             self.shared.world.finding("ledger", what);

@@ -84,25 +84,6 @@ fn lengths_are_known_after_each_call() {
 }
 
 #[test]
-fn a_second_file_is_alone_while_its_chunk_has_no_name() {
-    as_process(Journal::Ordered, |medium| {
-        let write = |name: &str, bytes: usize| {
-            let new = File::options().write(true).create(true).clone();
-            let mut file = kvtier_os::open(&new, medium.root().join(name)).unwrap();
-            kvtier_os::write_all(&mut file, &vec![1; bytes]).unwrap();
-        };
-        kvtier_os::create_dir(medium.root().join(".kvtier")).unwrap();
-        write(".kvtier/x.metadata", 70);
-        write("chunk.metadata", 300);
-        assert_eq!(medium.lone_sidecar_bytes(), 300);
-        write("chunk", 5000);
-        assert_eq!(medium.lone_sidecar_bytes(), 0);
-        kvtier_os::remove_file(medium.root().join("chunk")).unwrap();
-        assert_eq!(medium.lone_sidecar_bytes(), 300);
-    });
-}
-
-#[test]
 fn paths_are_known_where_directories_move_and_go() {
     as_process(Journal::None, |medium| {
         let root = medium.root();
