@@ -2,9 +2,9 @@
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use kvtier_faultsim::Scope;
+use kvtier_faultsim::{Scope, SomeFaults};
 
-use crate::stdout;
+use crate::{BadInput, stdout};
 
 /// The arguments of `sim-fault`.
 #[derive(Debug, Args)]
@@ -15,6 +15,9 @@ pub struct SimFaultArgs {
     /// What is simulated.
     #[arg(long, default_value = "fleet", value_parser = scope)]
     scope: Scope,
+    /// Only these faults of the seed, as a shortened schedule names them.
+    #[arg(long, value_name = "NUMBERS")]
+    faults: Option<SomeFaults>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -28,12 +31,16 @@ fn scope(name: &str) -> Result<Scope> {
 /// Runs the simulation; whether no promise was broken. For a reader it prints the shortest schedule of
 /// faults that breaks one, and the last events before.
 pub fn run(args: &SimFaultArgs) -> Result<bool> {
+    let report = match (&args.faults, args.json) {
+        (Some(some), _) => kvtier_faultsim::run_some(args.scope, args.seed, some)
+            .map_err(|error| BadInput(error.to_string()))?,
+        (None, true) => kvtier_faultsim::run(args.scope, args.seed),
+        (None, false) => kvtier_faultsim::run_and_shorten(args.scope, args.seed),
+    };
     if args.json {
-        let report = kvtier_faultsim::run(args.scope, args.seed);
         stdout::line(&report.to_json())?;
         return Ok(report.findings.is_empty());
     }
-    let report = kvtier_faultsim::run_and_shorten(args.scope, args.seed);
     stdout::line(&report.to_string())?;
     if !report.trace.is_empty() {
         stdout::line("  the last events:")?;

@@ -39,9 +39,28 @@ fn the_scope_is_fleet_unless_named_and_text_names_the_seed() {
     assert!(out.status.success() && text.starts_with("seed 3 of fleet: "), "{text}");
 }
 
+/// As a shortened schedule is run again.
+#[test]
+fn some_faults_of_a_seed_are_a_run_of_their_own() {
+    let stack = ["--seed", "3", "--scope", "stack", "--json"];
+    let run = |faults: &str| json(&[&stack[..], &["--faults", faults]].concat());
+    let whole = json(&stack);
+    let some = [run("none"), run("0,1"), run("0,1/1")];
+    for (at, run) in some.iter().enumerate() {
+        assert!(run["events"].as_u64().unwrap() > 100 && run["digest"] != whole["digest"]);
+        assert!(some[..at].iter().all(|other| other["digest"] != run["digest"]));
+    }
+    assert_eq!(run("0,1/1"), some[2]);
+    let out = sim_fault(&["--seed", "3", "--scope", "stack", "--faults", "999"]);
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.code() == Some(2) && said.contains("there is no fault 999"), "{said}");
+}
+
 #[test]
 fn bad_arguments_are_refused_with_2() {
-    for args in [&[][..], &["--seed", "x"], &["--seed", "1", "--scope", "cloud"], &["--json"]] {
+    let no_faults = ["--seed", "1", "--faults", "a"];
+    let no_scope = ["--seed", "1", "--scope", "cloud"];
+    for args in [&[][..], &["--seed", "x"], &no_scope, &no_faults, &["--json"]] {
         let out = sim_fault(args);
         assert_eq!(out.status.code(), Some(2), "{args:?}");
         assert!(out.stdout.is_empty() && !out.stderr.is_empty(), "{args:?}");

@@ -28,12 +28,14 @@ mod schedule;
 mod service;
 mod shorten;
 mod simulation;
+mod some_faults;
 mod stack;
 mod stripped_answers;
 mod world;
 
 pub use report::{Finding, Report};
 pub use simulation::{Conditions, Machine, Outcome, Simulation};
+pub use some_faults::{InvalidFaults, SomeFaults};
 
 /// What is simulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +88,27 @@ pub fn run_and_shorten(scope: Scope, seed: u64) -> Report {
         Scope::Fleet => fleet::run_and_shorten(seed),
         Scope::Directory | Scope::Layouts => directory::run_and_shorten(scope, seed),
         Scope::Stack => stack::run_and_shorten(seed),
+    }
+}
+
+/// As [`run`], with some faults of the seed alone: a shortened schedule, [`Report::some_faults`], as a test. If they
+/// break a promise, the report has schedule and events as that of [`run_and_shorten`].
+///
+/// ```
+/// use kvtier_faultsim::{Scope, run_some};
+///
+/// let report = run_some(Scope::Stack, 3, &"0,2".parse()?)?;
+/// assert!(report.findings.is_empty(), "{report}");
+/// # Ok::<(), kvtier_faultsim::InvalidFaults>(())
+/// ```
+///
+/// # Errors
+/// The seed has no fault of such a number.
+pub fn run_some(scope: Scope, seed: u64, some: &SomeFaults) -> Result<Report, InvalidFaults> {
+    match scope {
+        Scope::Fleet => fleet::run_some(seed, some),
+        Scope::Directory | Scope::Layouts => directory::run_some(scope, seed, some),
+        Scope::Stack => stack::run_some(seed, some),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::Scope;
+use crate::{Scope, SomeFaults};
 
 /// A promise that was broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +35,8 @@ pub struct Report {
     /// The shortest schedule of faults that breaks the first of them, a line each, where it was searched. It
     /// may be empty.
     pub schedule: Option<Vec<String>>,
+    /// The same as numbers, which [`run_some`](crate::run_some) runs again.
+    pub some_faults: Option<SomeFaults>,
     /// Every event, if it was asked for; with a shortest schedule the first one, which names what the
     /// seed chose, and the last ones before its finding.
     pub trace: Vec<String>,
@@ -44,8 +46,19 @@ impl Report {
     /// One without events.
     pub(crate) fn of(scope: Scope, seed: u64) -> Self {
         let (virtual_time, digest) = (Duration::ZERO, String::new());
-        let (findings, schedule, trace) = (Vec::new(), None, Vec::new());
-        Report { seed, scope, events: 0, virtual_time, digest, findings, schedule, trace }
+        let (findings, trace) = (Vec::new(), Vec::new());
+        let (schedule, some_faults) = (None, None);
+        Report {
+            seed,
+            scope,
+            events: 0,
+            virtual_time,
+            digest,
+            findings,
+            schedule,
+            some_faults,
+            trace,
+        }
     }
 
     /// As one line of JSON: `seed`, `scope`, `events`, `virtual_s`, `digest`, `findings`.
@@ -89,7 +102,9 @@ impl fmt::Display for Report {
         for fault in schedule {
             write!(f, "\n    {fault}")?;
         }
-        Ok(())
+        let Some(some) = &self.some_faults else { return Ok(()) };
+        let (seed, scope) = (self.seed, self.scope.name());
+        write!(f, "\n  again: kvtier sim-fault --seed {seed} --scope {scope} --faults {some}")
     }
 }
 

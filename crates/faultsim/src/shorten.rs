@@ -4,12 +4,13 @@ use std::fmt::Display;
 
 use crate::Report;
 use crate::schedule::{Fault, Plan};
+use crate::some_faults::{InvalidFaults, SomeFaults, draws_of};
 
 /// How many schedules are tried.
 const SCHEDULES_MAX: usize = 150;
 /// How often one is run before it counts as one that breaks nothing: to leave out a fault changes all
 /// that is drawn after it, and some findings need an interleaving too.
-const DRAWS: u64 = 3;
+const DRAWS: u16 = 3;
 /// How many events before a finding are shown.
 const LAST_EVENTS: usize = 40;
 
@@ -24,20 +25,42 @@ pub fn run_and_shorten<W: Clone + Display>(
     let Some(kind) = report.findings.first().map(|finding| finding.kind) else { return report };
     let has_it = |report: &Report| report.findings.iter().any(|finding| finding.kind == kind);
     // What the shortest one so far was drawn from.
-    let mut draws = seed;
-    let shortest = shorten(whole.to_vec(), SCHEDULES_MAX, |faults| {
-        let other = |n: u64| seed ^ (n << 48);
-        let mut tries = std::iter::once(draws).chain((1..DRAWS).map(other));
-        let breaks =
-            |draws: &u64| has_it(&run(Plan { seed, faults, draws: *draws, traced: false }));
-        let found = tries.find(breaks);
+    let mut draws = 0;
+    let numbers = shorten((0..whole.len()).collect(), SCHEDULES_MAX, |numbers| {
+        let faults: Vec<_> = numbers.iter().map(|number| whole[*number].clone()).collect();
+        let plan =
+            |draws| Plan { draws: draws_of(seed, draws), ..Plan::of_seed(seed, &faults, false) };
+        let mut tries = std::iter::once(draws).chain(1..DRAWS);
+        let found = tries.find(|draws| has_it(&run(plan(*draws))));
         draws = found.unwrap_or(draws);
         found.is_some()
     });
-    report.schedule = Some(shortest.iter().map(ToString::to_string).collect());
-    let shown = run(Plan { seed, faults: &shortest, draws, traced: true });
-    report.trace = last_events(shown.trace, kind);
+    let some = SomeFaults { numbers, draws };
+    if let Ok(faults) = some.of(whole) {
+        report.schedule = Some(faults.iter().map(ToString::to_string).collect());
+        report.trace = last_events(run(some.plan(seed, &faults)).trace, kind);
+    }
+    report.some_faults = Some(some);
     report
+}
+
+/// Runs some faults of a seed. If they break a promise, the report has their schedule, the first event,
+/// and the last ones before the finding.
+pub fn run_some<W: Clone + Display>(
+    seed: u64,
+    whole: &[Fault<W>],
+    some: &SomeFaults,
+    run: impl Fn(Plan<'_, W>) -> Report,
+) -> Result<Report, InvalidFaults> {
+    let faults = some.of(whole)?;
+    let mut report = run(some.plan(seed, &faults));
+    let Some(kind) = report.findings.first().map(|finding| finding.kind) else {
+        report.trace.clear();
+        return Ok(report);
+    };
+    report.schedule = Some(faults.iter().map(ToString::to_string).collect());
+    report.trace = last_events(report.trace, kind);
+    Ok(report)
 }
 
 /// The first event, which names what the seed chose, and the last ones before the finding.
@@ -102,14 +125,15 @@ pub mod tests {
         fit.next().unwrap()
     }
 
-    /// The shortest schedule whose run has an event with this part, as if that were a finding.
+    /// The shortest schedule whose run has an event with this part, as if that were a finding. To run its
+    /// faults again has it, too.
     pub fn by_event<W: Clone + Display>(
         seed: u64,
         whole: &[Fault<W>],
         part: &str,
         run: impl Fn(Plan<'_, W>) -> Report,
     ) -> Vec<String> {
-        let run = |plan: Plan<'_, W>| {
+        let run = &|plan: Plan<'_, W>| {
             let mut report = run(Plan { traced: true, ..plan });
             report.findings.clear();
             if report.trace.iter().any(|event| event.contains(part)) {
@@ -118,7 +142,11 @@ pub mod tests {
             }
             report
         };
-        run_and_shorten(seed, whole, run).schedule.unwrap()
+        let report = run_and_shorten(seed, whole, run);
+        let named = report.some_faults.unwrap().to_string().parse().unwrap();
+        let again = run_some(seed, whole, &named, run).unwrap();
+        assert_eq!((again.trace, &again.schedule), (report.trace, &report.schedule));
+        report.schedule.unwrap()
     }
 
     #[test]
@@ -175,8 +203,25 @@ pub mod tests {
         };
         let report = run_and_shorten(7, &faults("abcde"), run);
         assert_eq!(report.schedule, Some(vec!["at 0.000 s: c".to_owned()]));
+        assert_eq!(report.some_faults.unwrap().to_string(), "2/1");
         assert_eq!(report.trace, ["with c", "an event", "FINDING cap: x"]);
         assert_eq!(report.findings[0].what, "abcde", "the report is that of the whole run");
+    }
+
+    #[test]
+    fn some_faults_run_again_with_their_draws() {
+        let whole = faults("abcde");
+        let again = |some: &str| {
+            let run = |plan: Plan<'_, char>| simulated(&plan, plan.draws == 7 ^ (1 << 48));
+            run_some(7, &whole, &some.parse().unwrap(), run)
+        };
+        let report = again("0,2/1").unwrap();
+        assert_eq!(report.findings[0].what, "ac");
+        assert_eq!(report.schedule.unwrap(), ["at 0.000 s: a", "at 0.000 s: c"]);
+        assert_eq!(report.trace, ["with ac", "an event", "FINDING cap: x"]);
+        let report = again("0,2").unwrap();
+        assert_eq!((report.findings.len(), report.schedule, report.trace.len()), (0, None, 0));
+        again("0,5").unwrap_err();
     }
 
     #[test]
@@ -186,7 +231,7 @@ pub mod tests {
             runs.set(runs.get() + 1);
             simulated(&plan, false)
         });
-        assert_eq!((report.schedule, runs.get()), (None, 1));
+        assert_eq!((report.schedule, report.some_faults, runs.get()), (None, None, 1));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::fleet::model::Model;
 use crate::schedule::{Moment, Plan, moments, setup_rng};
 use crate::shorten;
 use crate::world::World;
-use crate::{Report, Scope};
+use crate::{InvalidFaults, Report, Scope, SomeFaults};
 
 /// How many processes there are.
 const PROCESSES: usize = 4;
@@ -152,6 +152,12 @@ pub fn run(scope: Scope, seed: u64, traced: bool) -> Report {
 pub fn run_and_shorten(scope: Scope, seed: u64) -> Report {
     let whole = schedule::of_seed(scope, seed);
     shorten::run_and_shorten(seed, &whole, |plan| run_plan(scope, plan))
+}
+
+/// The same with some of its faults alone.
+pub fn run_some(scope: Scope, seed: u64, some: &SomeFaults) -> Result<Report, InvalidFaults> {
+    let whole = schedule::of_seed(scope, seed);
+    shorten::run_some(seed, &whole, some, |plan| run_plan(scope, plan))
 }
 
 fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {

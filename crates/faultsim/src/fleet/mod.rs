@@ -29,7 +29,7 @@ use crate::queues::{LOOK_EVERY, look_at_bucket};
 use crate::schedule::Plan;
 use crate::shorten;
 use crate::world::World;
-use crate::{Report, Scope};
+use crate::{InvalidFaults, Report, Scope, SomeFaults};
 
 /// How many nodes there are.
 const NODES: usize = 5;
@@ -95,6 +95,11 @@ pub fn run(seed: u64, traced: bool) -> Report {
 /// The same, and the shortest schedule with a finding of the kind of the first.
 pub fn run_and_shorten(seed: u64) -> Report {
     shorten::run_and_shorten(seed, &schedule::of_seed(seed), run_plan)
+}
+
+/// The same with some of its faults alone.
+pub fn run_some(seed: u64, some: &SomeFaults) -> Result<Report, InvalidFaults> {
+    shorten::run_some(seed, &schedule::of_seed(seed), some, run_plan)
 }
 
 fn run_plan(plan: Plan<'_, What>) -> Report {

@@ -40,7 +40,7 @@ use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_directory, look_at_stack
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
 use crate::world::World;
-use crate::{Report, Scope};
+use crate::{InvalidFaults, Report, Scope, SomeFaults};
 
 /// How many keys the workload uses.
 const KEYS: u64 = 120;
@@ -118,6 +118,11 @@ pub fn run(seed: u64, traced: bool) -> Report {
 /// The same, and the shortest schedule with a finding of the kind of the first.
 pub fn run_and_shorten(seed: u64) -> Report {
     shorten::run_and_shorten(seed, &schedule::of_seed(seed), run_plan)
+}
+
+/// The same with some of its faults alone.
+pub fn run_some(seed: u64, some: &SomeFaults) -> Result<Report, InvalidFaults> {
+    shorten::run_some(seed, &schedule::of_seed(seed), some, run_plan)
 }
 
 fn run_plan(plan: Plan<'_, What>) -> Report {
