@@ -8,14 +8,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::open_requests::OpenRequests;
-use crate::world::{EPOCH_S, World};
+use crate::wall_clock::WallClock;
+use crate::world::World;
 
 /// A process on its machine.
 #[derive(Debug)]
 pub struct Host {
     pub world: Arc<World>,
     name: String,
-    clock: Mutex<WallClock>,
+    clock: Arc<Mutex<WallClock>>,
     /// How much faster than the store's its monotonic clock goes, in millionths.
     monotonic_ppm: AtomicI64,
     is_partitioned: AtomicBool,
@@ -24,23 +25,6 @@ pub struct Host {
     /// When it was last seen to evict.
     evicted: Mutex<Option<Duration>>,
     process: Mutex<Process>,
-}
-
-/// A wall clock.
-#[derive(Clone, Copy, Debug)]
-struct WallClock {
-    /// How far it was ahead of the store's at `since`.
-    ahead_ms: i64,
-    /// How much faster than the store's it goes, in millionths.
-    drift_ppm: i64,
-    since: Duration,
-}
-
-impl WallClock {
-    fn ahead_ms(&self, now: Duration) -> i64 {
-        let passed_ms = now.saturating_sub(self.since).as_millis() as i64;
-        self.ahead_ms + passed_ms * self.drift_ppm / 1_000_000
-    }
 }
 
 /// Whether the process may run.
@@ -54,9 +38,20 @@ struct Process {
 }
 
 impl Host {
+    /// A machine with a clock of its own.
     pub fn new(world: &Arc<World>, name: String, ahead_ms: i64) -> Arc<Self> {
+        let mut clock = WallClock::default();
+        clock.jump(world.elapsed(), ahead_ms);
+        Host::with_clock(world, name, Arc::new(Mutex::new(clock)))
+    }
+
+    /// The machine that the world's clock is of.
+    pub fn of_world(world: &Arc<World>, name: String) -> Arc<Self> {
+        Host::with_clock(world, name, Arc::clone(world.clock()))
+    }
+
+    fn with_clock(world: &Arc<World>, name: String, clock: Arc<Mutex<WallClock>>) -> Arc<Self> {
         let world = Arc::clone(world);
-        let clock = Mutex::new(WallClock { ahead_ms, drift_ppm: 0, since: world.elapsed() });
         let (monotonic_ppm, is_partitioned, is_killed, requests) = Default::default();
         let (evicted, process) = Default::default();
         Arc::new(Host {
@@ -82,9 +77,7 @@ impl Host {
 
     /// Its wall clock jumps.
     pub fn set_clock(&self, ahead_ms: i64) {
-        let since = self.world.elapsed();
-        let mut clock = self.clock();
-        *clock = WallClock { ahead_ms, since, ..*clock };
+        self.clock().jump(self.world.elapsed(), ahead_ms);
     }
 
     /// Its monotonic clock is faster by so much, or slower. Timers go by the store's all the same.
@@ -101,9 +94,7 @@ impl Host {
 
     /// From now on its wall clock is faster by so much, or slower.
     pub fn set_drift(&self, drift_ppm: i64) {
-        let since = self.world.elapsed();
-        let mut clock = self.clock();
-        *clock = WallClock { ahead_ms: clock.ahead_ms(since), drift_ppm, since };
+        self.clock().set_drift(self.world.elapsed(), drift_ppm);
     }
 
     /// Its tier evicts now.
@@ -177,9 +168,7 @@ impl Host {
 
     /// The time of day by its clock.
     pub fn wall(&self) -> SystemTime {
-        let true_ms = EPOCH_S * 1000 + self.world.elapsed().as_millis() as u64;
-        let ms = true_ms.saturating_add_signed(self.clock().ahead_ms(self.world.elapsed()));
-        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+        self.world.time_of_day(*self.clock())
     }
 
     fn clock(&self) -> MutexGuard<'_, WallClock> {

@@ -31,6 +31,7 @@ mod simulation;
 mod some_faults;
 mod stack;
 mod stripped_answers;
+mod wall_clock;
 mod world;
 
 pub use report::{Finding, Report};

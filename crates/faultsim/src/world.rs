@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_key::Digest;
@@ -14,6 +14,7 @@ use crate::bucket::Bucket;
 use crate::conditions::{Conditions, Plan};
 use crate::holds::{FailedUntil, WatchedObjects};
 use crate::stripped_answers::StrippedAnswers;
+use crate::wall_clock::WallClock;
 use crate::{Finding, Report, Scope};
 
 /// The time of day at the start of a simulation, in seconds since 1970.
@@ -23,8 +24,8 @@ pub const EPOCH_S: u64 = 1_767_225_600;
 #[derive(Debug)]
 pub struct World {
     time: Time,
-    /// By how much the time of day is wrong.
-    wall_ahead_ms: AtomicI64,
+    /// The time of day, of machines without a clock of their own.
+    clock: Arc<Mutex<WallClock>>,
     state: Mutex<State>,
 }
 
@@ -92,7 +93,7 @@ impl World {
             digested: Vec::new(),
             trace: traced.then(Vec::new),
         };
-        World { time, wall_ahead_ms: AtomicI64::new(0), state: Mutex::new(state) }
+        World { time, clock: Arc::default(), state: Mutex::new(state) }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -117,22 +118,37 @@ impl World {
 
     /// The time of day, of machines without a clock of their own.
     pub fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(self.wall_ms())
+        self.time_of_day(*self.lock_clock())
     }
 
     /// The same, in milliseconds since 1970.
     pub fn wall_ms(&self) -> u64 {
-        self.store_ms().saturating_add_signed(self.wall_ahead_ms.load(Ordering::Relaxed))
+        self.store_ms().saturating_add_signed(self.lock_clock().ahead_ms(self.elapsed()))
     }
 
-    /// By how much the time of day is wrong.
-    pub fn wall_ahead_ms(&self) -> i64 {
-        self.wall_ahead_ms.load(Ordering::Relaxed)
+    /// The time of day by this clock.
+    pub fn time_of_day(&self, clock: WallClock) -> SystemTime {
+        let ms = self.store_ms().saturating_add_signed(clock.ahead_ms(self.elapsed()));
+        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
     }
 
     /// Sets by how much the time of day is wrong.
     pub fn set_wall(&self, ahead_ms: i64) {
-        self.wall_ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        self.lock_clock().jump(self.elapsed(), ahead_ms);
+    }
+
+    /// From now on the time of day goes by faster by so much, or slower.
+    pub fn set_wall_drift(&self, drift_ppm: i64) {
+        self.lock_clock().set_drift(self.elapsed(), drift_ppm);
+    }
+
+    /// The clock that shows the time of day.
+    pub fn clock(&self) -> &Arc<Mutex<WallClock>> {
+        &self.clock
+    }
+
+    fn lock_clock(&self) -> MutexGuard<'_, WallClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets time of its own pass.

@@ -35,6 +35,7 @@ use self::turn::Running;
 use crate::fleet::model::Model;
 use crate::schedule::{Moment, Plan, moments, setup_rng};
 use crate::shorten;
+use crate::wall_clock::draw_drift;
 use crate::world::World;
 use crate::{InvalidFaults, Report, Scope, SomeFaults};
 
@@ -188,7 +189,12 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         has_quota,
         world: Arc::clone(&world),
     });
-    world.event(format_args!("journal {journal:?}, {}, quota {quota:?}", shared.setup));
+    let drift_ppm = draw_drift(rng);
+    world.set_wall_drift(drift_ppm);
+    let setup = &shared.setup;
+    world.event(format_args!(
+        "journal {journal:?}, {setup}, quota {quota:?}, drift {drift_ppm} millionths"
+    ));
     Scheduler::new(shared, moments(plan.faults)).run();
     world.report(scope, plan.seed)
 }

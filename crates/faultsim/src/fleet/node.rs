@@ -12,6 +12,7 @@ use super::model::PREFIX;
 use crate::host::Host;
 use crate::key_events::KeyEvents;
 use crate::network;
+use crate::wall_clock::DRIFT_MAX_PPM;
 use crate::world::World;
 
 /// The interval of journals.
@@ -20,8 +21,6 @@ pub const JOURNAL_EVERY: Duration = Duration::from_secs(2);
 const NARROW: (u32, u64) = (6, 24 << 10);
 /// The requests in flight of a client that has few.
 const FEW_REQUESTS: usize = 8;
-/// How much faster or slower than the store's a node's monotonic clock is at most, in millionths.
-const DRIFT_MAX_PPM: u64 = 50_000;
 
 /// How long it takes until the slowest monotonic clock has counted this time, and a little more.
 pub fn by_slowest_clock(time: Duration) -> Duration {

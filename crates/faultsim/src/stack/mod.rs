@@ -39,6 +39,7 @@ use crate::network;
 use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_directory, look_at_stack};
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
+use crate::wall_clock::draw_drift;
 use crate::world::World;
 use crate::{InvalidFaults, Report, Scope, SomeFaults};
 
@@ -144,7 +145,9 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
     let rng = &mut setup_rng(plan.seed);
     let journal = if rng.bool() { Journal::Ordered } else { Journal::None };
     let setup = Setup::new(rng);
-    world.event(format_args!("journal {journal:?}, {setup:?}"));
+    let drift_ppm = draw_drift(rng);
+    world.set_wall_drift(drift_ppm);
+    world.event(format_args!("journal {journal:?}, {setup:?}, drift {drift_ppm} millionths"));
     let shared = Arc::new(Shared {
         world: Arc::clone(world),
         medium: Arc::new(Medium::new(journal).expect("a directory for the simulation")),

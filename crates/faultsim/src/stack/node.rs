@@ -178,5 +178,5 @@ async fn wait_until_gone(world: &World, name: &str, left: &Weak<Disk<Device>>) {
 
 /// A new machine name for each process.
 pub fn host(world: &Arc<World>, number: u64) -> Arc<Host> {
-    Host::new(world, format!("p{number}"), world.wall_ahead_ms())
+    Host::of_world(world, format!("p{number}"))
 }
