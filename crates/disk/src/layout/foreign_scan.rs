@@ -96,6 +96,7 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, mut rounds: Rounds) {
 /// The scans of a tier, one after another.
 struct Rounds {
     every: Duration,
+    /// The names, and the order of use, are in the index.
     listed: bool,
     /// When to try again if the next scan fails.
     retry: Duration,
@@ -107,8 +108,10 @@ impl Rounds {
         if foreign.namespace().is_none() {
             return self.every;
         }
-        if !std::mem::replace(&mut self.listed, true) {
-            shared.report_failure(shared.list_foreign(foreign), "list the directory");
+        if !self.listed {
+            let listed = shared.list_foreign(foreign);
+            self.listed = listed.is_ok();
+            shared.report_failure(listed, "list the directory");
         }
         let scanned = shared.scan_foreign(foreign);
         let is_counted = scanned.is_ok();
@@ -117,7 +120,7 @@ impl Rounds {
         if is_counted {
             shared.evict_ledger_excess();
         }
-        self.next_after(is_counted)
+        self.next_after(is_counted && self.listed)
     }
 
     fn next_after(&mut self, has_succeeded: bool) -> Duration {
