@@ -259,6 +259,26 @@ fn what_is_damaged_or_has_no_name_stays_behind() {
     assert_eq!(migrate(&theirs, &theirs, "lmcache-mp").status.code(), Some(2));
 }
 
+/// A save claims the rest of its last page until its file is written.
+#[test]
+fn a_cap_that_is_accepted_has_space_for_what_is_written_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (theirs, files) = lmcache(dir.path());
+    let least: usize = files.values().map(|bytes| bytes.len() + 4095).sum();
+    for (cap, code) in [(least - 1, 2), (least, 0)] {
+        let to = dir.path().join(cap.to_string());
+        let cap = format!("--bytes={cap}");
+        let to_layout = ["--to-layout", "lmcache-mp", "--unverified"];
+        let out =
+            kvtier(&[&["migrate", &theirs, to.to_str().unwrap(), &cap], &to_layout[..]].concat());
+        assert_eq!(out.status.code(), Some(code), "{}", text(&out));
+        let copied = files
+            .iter()
+            .filter(|(name, bytes)| fs::read(to.join(name)).is_ok_and(|there| there == **bytes));
+        assert_eq!(copied.count(), if code == 0 { files.len() } else { 0 });
+    }
+}
+
 #[test]
 fn what_nothing_proves_is_copied_only_where_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();

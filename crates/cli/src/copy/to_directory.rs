@@ -173,8 +173,16 @@ impl Files {
             layout if layout.has_headers() => 8192,
             _ => 0,
         };
+        // What a save claims beside them until its files have their names: a second file once more, and the
+        // rest of the last page.
+        let while_written = match self.layout {
+            Layout::Kvtier => 0,
+            layout if layout.has_headers() => 4096 + 4095,
+            _ => 4095,
+        };
         let written: u64 = missing.iter().map(|one| one.len + each).sum();
-        let needed = written.saturating_sub(target.replaced_for_certain(workers));
+        let needed = written.saturating_sub(target.replaced_for_certain(workers))
+            + missing.len().min(workers) as u64 * while_written;
         if held.saturating_add(needed) <= self.capacity_bytes {
             return Ok(());
         }
