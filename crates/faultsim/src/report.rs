@@ -32,10 +32,10 @@ pub struct Report {
     pub digest: String,
     /// The promises that were broken.
     pub findings: Vec<Finding>,
-    /// The shortest schedule of faults that breaks the first of them, a line each, where it was searched. It
-    /// may be empty.
+    /// The shortest schedule of faults that breaks the first of them, a line each, where it was searched, or of
+    /// [`run_some`](crate::run_some) the one that does. It may be empty.
     pub schedule: Option<Vec<String>>,
-    /// The same as numbers, which [`run_some`](crate::run_some) runs again.
+    /// The shortest one as numbers, which [`run_some`](crate::run_some) runs again.
     pub some_faults: Option<SomeFaults>,
     /// Every event, if it was asked for; with a shortest schedule the first one, which names what the
     /// seed chose, and the last ones before its finding.
@@ -98,7 +98,8 @@ impl fmt::Display for Report {
             write!(f, "\n  at {:.3} s, {kind}: {what}", at.as_secs_f64())?;
         }
         let Some(schedule) = &self.schedule else { return Ok(()) };
-        write!(f, "\n  shortest schedule: {} faults", schedule.len())?;
+        let which = if self.some_faults.is_some() { "shortest schedule" } else { "schedule" };
+        write!(f, "\n  {which}: {} faults", schedule.len())?;
         for fault in schedule {
             write!(f, "\n    {fault}")?;
         }

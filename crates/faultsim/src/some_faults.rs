@@ -65,12 +65,13 @@ impl FromStr for SomeFaults {
         let (faults, draws) = text.split_once('/').unwrap_or((text, "0"));
         let numbers = match faults {
             "none" => Ok(Vec::new()),
-            some => some.split(',').map(str::parse).collect(),
+            some => some.split(',').map(str::parse::<usize>).collect::<Result<Vec<_>, _>>(),
         };
-        match (numbers, draws.parse()) {
-            (Ok(numbers), Ok(draws)) => Ok(SomeFaults { numbers, draws }),
+        let is_ascending = |numbers: &Vec<usize>| numbers.is_sorted_by(|one, next| one < next);
+        match (numbers.ok().filter(is_ascending), draws.parse()) {
+            (Some(numbers), Ok(draws)) => Ok(SomeFaults { numbers, draws }),
             _ => Err(InvalidFaults(format!(
-                "{text:?} names no faults: give numbers as in 3,7,12 or 3,7,12/1, or none"
+                "{text:?} names no faults: give ascending numbers as in 3,7,12 or 3,7,12/1, or none"
             ))),
         }
     }
@@ -95,7 +96,7 @@ mod tests {
         }
         let some: SomeFaults = "3,7/2".parse().unwrap();
         assert_eq!(some, SomeFaults { numbers: vec![3, 7], draws: 2 });
-        for text in ["", "x", "1,", "1/x", "1/", "-1", "none,1", "1/70000"] {
+        for text in ["", "x", "1,", "1/x", "1/", "-1", "none,1", "1/70000", "3,3", "7,3"] {
             let said = text.parse::<SomeFaults>().unwrap_err().to_string();
             assert!(said.contains("as in 3,7,12"), "{said}");
         }

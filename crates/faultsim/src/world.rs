@@ -123,13 +123,16 @@ impl World {
 
     /// The same, in milliseconds since 1970.
     pub fn wall_ms(&self) -> u64 {
-        self.store_ms().saturating_add_signed(self.lock_clock().ahead_ms(self.elapsed()))
+        self.ms_by(*self.lock_clock())
     }
 
     /// The time of day by this clock.
     pub fn time_of_day(&self, clock: WallClock) -> SystemTime {
-        let ms = self.store_ms().saturating_add_signed(clock.ahead_ms(self.elapsed()));
-        SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.ms_by(clock))
+    }
+
+    fn ms_by(&self, clock: WallClock) -> u64 {
+        self.store_ms().saturating_add_signed(clock.ahead_ms(self.elapsed()))
     }
 
     /// Sets by how much the time of day is wrong.
@@ -137,7 +140,7 @@ impl World {
         self.lock_clock().jump(self.elapsed(), ahead_ms);
     }
 
-    /// From now on the time of day goes by faster by so much, or slower.
+    /// From now on the time of day passes faster by these millionths, or slower.
     pub fn set_wall_drift(&self, drift_ppm: i64) {
         self.lock_clock().set_drift(self.elapsed(), drift_ppm);
     }

@@ -53,7 +53,7 @@ impl Callers {
     fn may_be_outdated(&self, n: u64, began: Duration) -> bool {
         let changed = self.shared.chunk_files.changed_at(n);
         let is_foreign = self.shared.setup.is_foreign();
-        // There a listing that fails is tried again when the next one is due.
+        // A listing that fails is tried again less and less often while the medium fails.
         let calm_since = self.shared.calm_since().filter(|_| is_foreign).unwrap_or_default();
         let is_listed =
             self.shared.is_well(began) && began > changed.max(calm_since) + LISTED_WITHIN;
