@@ -62,7 +62,7 @@ pub struct SpaceReservation<M: Mover> {
 /// The bytes of a chunk's files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSize {
-    /// The most that all files take before they are published; this is claimed.
+    /// The most that is counted for the files until all are published; this is claimed.
     pub claimed: u64,
     /// What they take once they are published.
     pub published: u64,
@@ -328,17 +328,27 @@ impl<M: Mover> SpaceReservation<M> {
     /// published.
     pub fn into_published(mut self, since: Generation) -> Option<Reservation> {
         self.draft = None;
-        // One that could not be published: the chunk's bytes have space for it.
+        self.is_counted = false;
+        // In layout `kvtier` both are equal.
+        let mut surplus = self.size.claimed - self.size.published;
+        // One that could not be published, and cannot be deleted now, stays counted.
+        if let Some(sidecar) = self.sidecar.take() {
+            let head = self.shared.data_dir.head_bytes();
+            surplus = surplus.saturating_sub(head) + self.shared.data_dir.discard(sidecar, head);
+        }
+        if surplus > 0 {
+            self.shared.space.ledger.release_later(surplus, since);
+        }
+        self.reservation.take()
+    }
+
+    /// The same where it is uncertain which of the files are there: all that was claimed stays counted
+    /// until the caller has the ledger compared with the directory.
+    pub fn into_uncertain(mut self) -> Option<Reservation> {
+        self.draft = None;
+        self.is_counted = false;
         if let Some(sidecar) = self.sidecar.take() {
             self.shared.data_dir.discard(sidecar, 0);
-        }
-        self.is_counted = false;
-        // The file was cut to its length.
-        // In layout `kvtier` both are equal. Foreign files are written in whole pages and cut to
-        // their length.
-        let cut = self.size.claimed - self.size.published;
-        if cut > 0 {
-            self.shared.space.ledger.release_later(cut, since);
         }
         self.reservation.take()
     }

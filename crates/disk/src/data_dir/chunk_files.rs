@@ -270,8 +270,8 @@ impl DataDir {
             Ok(()) => {
                 // A peer may have saved the chunk in between: its sidecar came after the delete of
                 // the first, and its file is the one that is gone now.
-                // Where it cannot be deleted, a later listing finds it: the file's bytes are free.
-                let _ = self.delete_lone_sidecar(digest);
+                // Where it cannot be deleted, all stays counted until a scan.
+                self.delete_lone_sidecar(digest)?;
                 Ok(true)
             }
             Err(e) if is_nothing(e) => Ok(false),

@@ -144,7 +144,7 @@ impl DataDir {
 
     /// Deletes a chunk's sidecar if the chunk's file is gone. Whichever of a save and a delete of a
     /// peer comes last does it, so that no sidecar stays that the ledger does not count.
-    pub(super) fn delete_lone_sidecar(&self, digest: &Digest) -> io::Result<()> {
+    pub fn delete_lone_sidecar(&self, digest: &Digest) -> io::Result<()> {
         if self.sidecar(digest)?.is_some() && self.find(digest, 0)?.is_none() {
             self.delete_sidecar(digest)?;
         }

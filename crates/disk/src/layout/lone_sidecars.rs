@@ -1,6 +1,6 @@
-//! Second files whose chunk is missing or empty. No program leaves them: a chunk's file gets its name before
-//! its sidecar and loses it after. A crash of the machine may, where the file system does not keep
-//! the order of names.
+//! Second files whose chunk is missing or empty. A chunk's file gets its name before its sidecar and loses it
+//! after, so they are rare: a crash of the machine leaves them, where the file system does not keep the order of
+//! names, and so does a process that is killed while a peer evicts the chunk that it saves.
 
 use std::fs::{self, Metadata};
 use std::io;

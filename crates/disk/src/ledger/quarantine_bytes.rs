@@ -27,12 +27,16 @@ impl<M: Mover> Shared<M> {
         // Before the file moves.
         let counted = self.counted_in_ledger(digest, len, known);
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
+        // A peer may have saved the chunk in between: then its file is the one that moved, and its
+        // sidecar is alone.
+        let has_sidecar = self.data_dir.delete_lone_sidecar(digest).is_err();
         self.data_dir.foreign().into_iter().for_each(|foreign| foreign.forget_gone(digest));
         self.space.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
+        let stays = kept + if has_sidecar { self.data_dir.head_bytes() } else { 0 };
         // Of both differences one is zero: the file is shorter or longer than what was counted for
         // it.
-        self.space.ledger.release_later(counted.saturating_sub(kept), since);
-        self.space.ledger.add(kept.saturating_sub(counted))
+        self.space.ledger.release_later(counted.saturating_sub(stays), since);
+        self.space.ledger.add(stays.saturating_sub(counted))
     }
 
     /// The bytes that the ledger counts for a chunk's file, whatever its length is now. In layout

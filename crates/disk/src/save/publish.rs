@@ -175,7 +175,9 @@ impl<M: Mover> Saving<M> {
             Err(e) => {
                 shared.failed(&format!("cannot delete the file of {digest}"), &e);
                 let chunk = shared.chunk(key, 0, space.published_bytes());
-                let reservation = space.into_published(since);
+                // A peer may have deleted it before the sidecar got its name, which stays alone then.
+                let reservation = space.into_uncertain();
+                shared.compare_ledger_soon();
                 let Some(reservation) = reservation else { return };
                 let entered = shared.index().commit(reservation, chunk);
                 if !matches!(entered, InsertOutcome::Refused(_)) {

@@ -238,6 +238,43 @@ fn a_published_file_that_was_deleted_again_releases_all_that_was_claimed() {
     }
 }
 
+/// Both are counted until the sidecar can be deleted, or the ledger is compared.
+#[test]
+fn a_sidecar_that_was_not_published_stays_counted_while_it_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, ..) = foreign(layout, name, dir.path());
+    let shared = shared_of(&disk);
+    let since = shared.space.ledger.generation();
+    shared.space.ledger.add(50_000).unwrap();
+    let total = || {
+        shared.share_ledger().unwrap();
+        Ledger::peek(&dir.path().join(".kvtier")).unwrap().unwrap() - 50_000
+    };
+    let size = FileSize { published: BYTES - 4096, ..SIZE };
+    let reserved = || {
+        let deadline = shared.clock.now() + Duration::from_secs(300);
+        let mut save = SpaceReservation::new(shared, ReserveRequest::new(BYTES), size, deadline);
+        save.reserve().unwrap();
+        save.create_sidecar(b"header", false).unwrap();
+        save
+    };
+    let counted = |left: Option<Reservation>, released: u64| {
+        shared.index().cancel(left.unwrap());
+        let counted = total();
+        shared.uncount(released, since);
+        counted
+    };
+    assert_eq!(counted(reserved().into_published(since), size.published), size.published);
+    assert_eq!(counted(reserved().into_uncertain(), BYTES), BYTES);
+    let save = reserved();
+    let stuck = save.sidecar().unwrap().path();
+    fs::remove_file(&stuck).unwrap();
+    fs::create_dir(&stuck).unwrap();
+    let kept = fs::metadata(&stuck).unwrap().len().min(4096);
+    assert_eq!(counted(save.into_published(since), 0), size.published + kept);
+}
+
 /// The recount may not have seen the file.
 #[test]
 fn a_published_file_that_was_deleted_before_a_recount_is_not_released_after_it() {
