@@ -73,6 +73,8 @@ struct MediumState {
     faults: Faults,
     /// The most bytes that chunks may have.
     quota_bytes: Option<u64>,
+    /// A call changed something since that was asked last, or failed at it.
+    is_changed: bool,
 }
 
 /// What goes wrong at present.
@@ -131,6 +133,7 @@ impl Medium {
             durable_attributes: BTreeMap::new(),
             faults: Faults::default(),
             quota_bytes: None,
+            is_changed: true,
         };
         Ok(Medium { dir, state: Mutex::new(state) })
     }
@@ -228,9 +231,17 @@ impl Medium {
         path.is_some_and(|path| state.names.is_empty_dir(&path))
     }
 
+    /// Whether anything changed since this was asked last.
+    pub fn take_changed(&self) -> bool {
+        std::mem::take(&mut self.lock().is_changed)
+    }
+
     /// Fails a call that the device refuses.
     pub fn before(&self, world: &World, call: Call<'_>) -> Result<(), nix::Error> {
         let faults = self.faults();
+        if changes(call) {
+            self.lock().is_changed = true;
+        }
         match call {
             Call::Write(write) => self.lock().dirty(write.file),
             // A part of it may be done.
@@ -308,6 +319,7 @@ impl Medium {
         let mut state = self.lock();
         let (root, state) = (self.root(), &mut *state);
         let paths = state.paths(root, call);
+        state.is_changed |= changes(call);
         match (call, &paths) {
             (Call::Open(_), Paths::One(Some(path))) => state.opened(root, path, world),
             (Call::CreateDir(_), Paths::One(Some(path))) => state.made_dirs(root, path, world),
@@ -612,6 +624,11 @@ impl FileState {
             self.is_dirty = false;
         }
     }
+}
+
+/// Whether a call may change the bytes that files take.
+fn changes(call: Call<'_>) -> bool {
+    !matches!(call, Call::Look(_) | Call::Lock(_) | Call::Sync(_) | Call::SyncAll)
 }
 
 /// Creates a file of this moment.

@@ -65,7 +65,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const FULL_REPORTED: Duration = Duration::from_secs(30);
 /// How long closing may take.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
-/// How many turns pass between two checks of the medium.
+/// How many turns pass at most between two checks of the medium; each turn that changed something is followed by one.
 const TURNS_A_CHECK: u64 = 16;
 
 /// What the parts of the run share.
@@ -290,7 +290,7 @@ impl Scheduler {
         let chosen = ready[self.shared.world.below(ready.len() as u64) as usize];
         self.let_run(chosen);
         self.turns += 1;
-        if self.turns.is_multiple_of(TURNS_A_CHECK) {
+        if self.shared.medium.take_changed() || self.turns.is_multiple_of(TURNS_A_CHECK) {
             self.check_cap();
         }
     }
