@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use kvtier_faultsim::{Scope, SomeFaults};
+use kvtier_faultsim::{Report, Scope, SomeFaults};
 
 use crate::{BadInput, stdout};
 
@@ -37,7 +37,12 @@ pub fn run(args: &SimFaultArgs) -> Result<bool> {
         (None, true) => kvtier_faultsim::run(args.scope, args.seed),
         (None, false) => kvtier_faultsim::run_and_shorten(args.scope, args.seed),
     };
-    if args.json {
+    print(&report, args.json)
+}
+
+/// Prints a report; whether no promise was broken.
+fn print(report: &Report, json: bool) -> Result<bool> {
+    if json {
         stdout::line(&report.to_json())?;
         return Ok(report.findings.is_empty());
     }
@@ -49,4 +54,19 @@ pub fn run(args: &SimFaultArgs) -> Result<bool> {
         stdout::line(event)?;
     }
     Ok(report.findings.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Then the command ends with 1.
+    #[test]
+    fn a_report_with_a_finding_is_no_success() {
+        let mut report = kvtier_faultsim::run(Scope::Stack, 3);
+        assert!(print(&report, false).unwrap() && print(&report, true).unwrap());
+        let at = report.virtual_time;
+        report.findings.push(kvtier_faultsim::Finding { at, kind: "cap", what: "made up".into() });
+        assert!(!print(&report, false).unwrap() && !print(&report, true).unwrap());
+    }
 }
