@@ -155,8 +155,8 @@ impl<M: Mover> Shared<M> {
                 Ok(gone.map_or(Deletion::WasMissing, |_| Deletion::Deleted))
             }
             Err(e) => {
-                // Back into the index: the file exists and serves loads, and its bytes are still
-                // counted.
+                // Back into the index: the file exists and serves loads, or is gone and its sidecar
+                // is not. Its bytes are still counted.
                 self.index().abort_evict(&digest);
                 Err(e)
             }

@@ -29,14 +29,17 @@ impl<M: Mover> Shared<M> {
         let kept = quarantine::keep(&self.data_dir.own(), &path, max)?;
         // A peer may have saved the chunk in between: then its file is the one that moved, and its
         // sidecar is alone.
-        let has_sidecar = self.data_dir.delete_lone_sidecar(digest).is_err();
+        let sidecar_bytes = match self.data_dir.delete_lone_sidecar(digest) {
+            Ok(()) => 0,
+            Err(_) => self.data_dir.head_bytes(),
+        };
         self.data_dir.foreign().into_iter().for_each(|foreign| foreign.forget_gone(digest));
         self.space.quarantine_bytes.fetch_add(kept, Ordering::Relaxed);
-        let stays = kept + if has_sidecar { self.data_dir.head_bytes() } else { 0 };
+        let left = kept + sidecar_bytes;
         // Of both differences one is zero: the file is shorter or longer than what was counted for
         // it.
-        self.space.ledger.release_later(counted.saturating_sub(stays), since);
-        self.space.ledger.add(stays.saturating_sub(counted))
+        self.space.ledger.release_later(counted.saturating_sub(left), since);
+        self.space.ledger.add(left.saturating_sub(counted))
     }
 
     /// The bytes that the ledger counts for a chunk's file, whatever its length is now. In layout
