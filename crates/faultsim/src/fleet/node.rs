@@ -12,7 +12,7 @@ use super::model::PREFIX;
 use crate::host::Host;
 use crate::key_events::KeyEvents;
 use crate::network;
-use crate::wall_clock::DRIFT_MAX_PPM;
+use crate::wall_clock::{DRIFT_MAX_PPM, draw_drift};
 use crate::world::World;
 
 /// The interval of journals.
@@ -61,7 +61,7 @@ impl Node {
     pub fn start(world: &Arc<World>, place: usize, restarts: u32, setup: NodeSetup) -> Self {
         let ahead_ms = world.below(4000).cast_signed() - 2000;
         let host = Host::new(world, format!("node{place}-{restarts}"), ahead_ms);
-        let drift_ppm = world.below(2 * DRIFT_MAX_PPM + 1).cast_signed() - DRIFT_MAX_PPM as i64;
+        let drift_ppm = draw_drift(&mut world.lock().rng);
         host.set_monotonic_drift(drift_ppm);
         let name = host.name();
         world

@@ -9,6 +9,7 @@ use super::NODES;
 use super::chunks::Chunks;
 use crate::conditions::Conditions;
 use crate::schedule::{self, between_ms, last_until_next};
+use crate::wall_clock::draw_drift;
 
 /// How long faults happen, ...
 const LASTS: Duration = Duration::from_secs(40);
@@ -60,7 +61,7 @@ pub fn of_seed(seed: u64) -> Vec<Fault> {
             7 => What::Partitioned(place),
             8 => What::Clock { place, ahead_ms: rng.i64(-3_600_000..3_600_000) },
             9 => What::ForeignLease,
-            10 => What::Drift { place, ppm: rng.i64(-50_000..=50_000) },
+            10 => What::Drift { place, ppm: draw_drift(rng) },
             11..13 => What::Stopped(place),
             _ => What::Conditions(Conditions::default()),
         };
