@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report_path::REPORT;
-use crate::{contexts, faults, libcufile, loaded_kernels, memory, streams};
+use crate::{contexts, faults, libcufile, loaded_kernels, memory, report, streams};
 
 /// Names the test that the child runs.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -92,6 +92,12 @@ impl Fakes {
         self.with(streams::DELAY_US, time.as_micros().to_string())
     }
 
+    /// The report of the child waits for device memory only. NVIDIA's own libcufile keeps pinned memory,
+    /// events and contexts for itself until the process ends, so that there would be nothing to wait for.
+    pub fn await_only_device_memory(self) -> Self {
+        self.with(report::ONLY_MEMORY, "1".to_owned())
+    }
+
     /// Sets another variable for the child.
     pub fn with(mut self, name: &str, value: String) -> Self {
         self.variables.insert(name.to_owned(), value);
@@ -99,7 +105,7 @@ impl Fakes {
     }
 
     /// Runs `body` in a child: this test program with only the test `name`, which is the caller. Then
-    /// checks the report. Panics if the body does or takes more than two minutes.
+    /// checks the report. Panics if the body does or takes more than ten minutes.
     pub fn run(&self, name: &str, body: impl FnOnce(), check: impl FnOnce(&Report)) {
         if std::env::var_os(CHILD).is_some_and(|child| child == name) {
             return body();

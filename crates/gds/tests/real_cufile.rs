@@ -32,7 +32,8 @@ fn over_it(name: &str, body: &dyn Fn()) {
     if library().is_none() {
         return eprintln!("not tried: KVTIER_CUFILE does not say where libcufile is");
     }
-    let mut fakes = Fakes::new().without_cufile().with("CUFILE_LOGFILE_PATH", "/dev/null".into());
+    let mut fakes = Fakes::new().without_cufile().await_only_device_memory();
+    fakes = fakes.with("CUFILE_LOGFILE_PATH", "/dev/null".into());
     if let Ok(preload) = std::env::var("KVTIER_CUFILE_PRELOAD") {
         fakes = fakes.with("LD_PRELOAD", preload);
     }
