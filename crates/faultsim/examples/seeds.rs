@@ -23,6 +23,10 @@ fn main() -> ExitCode {
         if mode != Some("findings") || !report.findings.is_empty() {
             println!("{report}");
         }
+        if !report.findings.is_empty() && mode != Some("until-found") {
+            // It prints the shortest schedule, too.
+            println!("again: kvtier sim-fault --seed {seed} --scope {}", scope.name());
+        }
         found |= !report.findings.is_empty();
         if found && mode == Some("until-found") {
             // The same seed finds it again; this has the faults that it needs.

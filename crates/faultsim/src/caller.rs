@@ -84,6 +84,14 @@ impl Common {
     }
 }
 
+/// An operation in flight.
+struct Operation {
+    /// What it does.
+    op: String,
+    number: u64,
+    began: Instant,
+}
+
 /// A caller of one tier.
 pub struct Caller<'a> {
     pub common: &'a Common,
@@ -112,9 +120,19 @@ impl<'a> Caller<'a> {
         ctx
     }
 
+    /// Records that an operation begins.
+    fn begins(&self, op: String) -> Operation {
+        let world = &self.common.world;
+        let what = format!("{op} on {}", self.name);
+        let number = world.lock().operations.begin(world.elapsed(), what);
+        Operation { op, number, began: Instant::now() }
+    }
+
     /// Records the end of an operation, which must not be late.
-    fn ended(&self, op: &str, began: Instant, result: &str) {
+    fn ended(&self, operation: Operation, result: &str) {
         let (world, name) = (&self.common.world, &self.name);
+        let Operation { op, number, began } = operation;
+        world.lock().operations.end(number);
         world.event(format_args!("{name} {op}: {result}"));
         let took = began.elapsed();
         // In a process that was stopped it ends when that goes on.
@@ -157,14 +175,14 @@ impl<'a> Caller<'a> {
             };
             numbers.iter().map(|n| Save { key: model.key(*n), from: vec![view(*n)] }).collect()
         };
-        let began = Instant::now();
+        let operation = self.begins(format!("save {numbers:?}"));
         self.common.saving.begin(&self.name, numbers);
         let done = tier.save(&self.ctx(), ops).await;
         let now = self.common.world.elapsed();
         self.common.saving.end(&self.name, numbers, now);
         numbers.iter().for_each(|n| self.common.model().save_ended(*n, now));
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
-        self.ended(&format!("save {numbers:?}"), began, &results.join(", "));
+        self.ended(operation, &results.join(", "));
         self.look_at_failures(&done);
         if done.iter().any(|done| matches!(done.result, Ok(Saved::Stored))) {
             self.common.stored().insert(address(tier), now);
@@ -200,10 +218,10 @@ impl<'a> Caller<'a> {
             numbers.iter().map(op).unzip()
         };
         let stripped: Vec<Stripped> = numbers.iter().map(|n| self.stripped_answers(*n)).collect();
-        let began = Instant::now();
+        let operation = self.begins(format!("load {numbers:?}"));
         let done = tier.load(&self.ctx(), ops).await;
         let results: Vec<String> = done.iter().map(|done| short(&done.result)).collect();
-        self.ended(&format!("load {numbers:?}"), began, &results.join(", "));
+        self.ended(operation, &results.join(", "));
         self.look_at_failures(&done);
         for (((n, done), removed), stripped) in numbers.iter().zip(&done).zip(removed).zip(stripped)
         {
@@ -231,7 +249,7 @@ impl<'a> Caller<'a> {
         let Some(tier) = &self.tier else { return };
         self.host.runs().await;
         let world = &self.common.world;
-        let (began, began_at) = (Instant::now(), world.elapsed());
+        let (operation, began_at) = (self.begins(format!("lookup {numbers:?}")), world.elapsed());
         let keys: Vec<_> = numbers.iter().map(|n| self.common.model().key(*n)).collect();
         let removed = numbers.iter().map(|n| self.removed_for_lookups(*n)).collect();
         let there = numbers.iter().map(|n| self.version_to_be_found(*n)).collect();
@@ -257,7 +275,7 @@ impl<'a> Caller<'a> {
                 format!("{:?}", e.kind())
             }
         };
-        self.ended(&format!("lookup {numbers:?}"), began, &result);
+        self.ended(operation, &result);
         let wait = world.between_ms(10, term.as_millis() as u64 / 3);
         let Ok(found) = found else { return sleep(wait).await };
         let until = began_at + by_fastest_clock(term);
@@ -423,14 +441,14 @@ impl<'a> Caller<'a> {
             let model = self.common.model();
             (model.key(n), model.remove_begins(n, now))
         };
-        let began = Instant::now();
+        let operation = self.begins(format!("remove {n}"));
         self.common.deleting.begin(&self.name, &[n]);
         let removed = tier.remove(&self.ctx(), [key].into()).await;
         let result = removed.as_ref().map_or_else(
             |e| format!("{:?}", e.kind()),
             |removed| format!("{} removed, {} held", removed.removed, removed.held),
         );
-        self.ended(&format!("remove {n}"), began, &result);
+        self.ended(operation, &result);
         let mut deleting_until = self.common.world.elapsed();
         if let Err(e) = &removed {
             self.look_at_failure(e);

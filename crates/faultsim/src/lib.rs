@@ -14,13 +14,16 @@ mod caller;
 mod chunk_times;
 mod conditions;
 mod directory;
+mod end_in_time;
 mod fleet;
 mod holds;
 mod host;
 mod key_events;
 mod network;
+mod open_operations;
 mod open_requests;
 mod own_objects;
+mod panics;
 mod queues;
 mod report;
 pub mod scale;
@@ -46,7 +49,7 @@ pub enum Scope {
     Fleet,
     /// Four processes on one directory with a cap.
     Directory,
-    /// The same over each layout and encoding that a directory may have.
+    /// The same over each layout and encoding that a directory may have, without harm by other programs.
     Layouts,
     /// Host memory over a directory over a bucket, as one stack on one machine.
     Stack,

@@ -13,6 +13,7 @@ use kvtier_key::Digest;
 use crate::bucket::Bucket;
 use crate::conditions::{Conditions, Plan};
 use crate::holds::{FailedUntil, WatchedObjects};
+use crate::open_operations::OpenOperations;
 use crate::stripped_answers::StrippedAnswers;
 use crate::wall_clock::WallClock;
 use crate::{Finding, Report, Scope};
@@ -48,6 +49,7 @@ pub struct State {
     pub watched: WatchedObjects,
     pub failed_until: FailedUntil,
     pub stripped_answers: StrippedAnswers,
+    pub operations: OpenOperations,
     /// Files of chunks that a crash changed, until another one gets the name.
     pub torn: BTreeSet<PathBuf>,
     /// When the last answer comes that a fault delays, of journals and by node.
@@ -83,6 +85,7 @@ impl World {
             watched: WatchedObjects::default(),
             failed_until: FailedUntil::default(),
             stripped_answers: StrippedAnswers::default(),
+            operations: OpenOperations::default(),
             torn: BTreeSet::new(),
             late_journals: BTreeMap::new(),
             findings: Vec::new(),

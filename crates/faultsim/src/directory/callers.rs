@@ -48,6 +48,8 @@ struct Waiting {
     op: Op,
     began: Duration,
     lost_before: Duration,
+    /// It was reported that it does not end.
+    is_reported: bool,
 }
 
 enum Op {
@@ -132,7 +134,7 @@ impl Callers {
     fn wait(&mut self, op: Op) {
         let began = self.shared.world.elapsed();
         let lost_before = self.process.state().lost;
-        self.waiting.push(Waiting { op, began, lost_before });
+        self.waiting.push(Waiting { op, began, lost_before, is_reported: false });
     }
 
     fn save(&mut self, numbers: Vec<u64>) {
@@ -197,8 +199,9 @@ impl Callers {
         self.wait(Op::Remove(expected, begun, ticket));
     }
 
-    /// Checks the operations that have ended.
+    /// Checks the operations that have ended, and that no other one is late.
     pub fn check(&mut self) {
+        self.find_overdue();
         let mut n = 0;
         while n < self.waiting.len() {
             if self.waiting[n].op.is_done() {
@@ -206,6 +209,21 @@ impl Callers {
                 self.ended(ended);
             } else {
                 n += 1;
+            }
+        }
+    }
+
+    /// An operation that has not ended long after its deadline.
+    fn find_overdue(&mut self) {
+        let (now, lost) = (self.shared.world.elapsed(), self.process.state().lost);
+        let name = self.process.name();
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_reported) {
+            // A stop is lost as it begins.
+            let late = (now - waiting.began).saturating_sub(lost - waiting.lost_before);
+            if late > 2 * DEADLINE && !waiting.op.is_done() {
+                waiting.is_reported = true;
+                let what = format!("{} by {name} has not ended after {late:?}", waiting.op.name());
+                self.shared.world.finding("deadline", what);
             }
         }
     }
@@ -253,6 +271,15 @@ impl Drop for Callers {
 }
 
 impl Op {
+    fn name(&self) -> String {
+        match self {
+            Op::Save(numbers, _) => format!("save {numbers:?}"),
+            Op::Load(expected, _) => format!("load of {} chunks", expected.len()),
+            Op::Lookup(expected, ..) => format!("lookup of {} chunks", expected.len()),
+            Op::Remove(expected, ..) => format!("remove {}", expected.n),
+        }
+    }
+
     fn is_done(&self) -> bool {
         match self {
             Op::Save(_, ticket) => ticket.is_done(),

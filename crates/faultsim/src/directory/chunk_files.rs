@@ -37,6 +37,8 @@ pub struct ChunkFiles {
 struct Known {
     /// Saves in flight.
     saving: u32,
+    /// Its name got a file since the first of these began.
+    is_named: bool,
     /// Until when a save that failed may publish its file.
     late_until: Duration,
     /// What the files of answered saves had.
@@ -115,7 +117,14 @@ impl ChunkFiles {
     }
 
     pub fn save_begins(&self, n: u64) {
-        self.lock()[n as usize].saving += 1;
+        let known = &mut self.lock()[n as usize];
+        known.is_named &= known.saving > 0;
+        known.saving += 1;
+    }
+
+    /// Whether the name of a chunk got a file since the first of the saves in flight began.
+    pub fn is_named(&self, n: u64) -> bool {
+        self.lock()[n as usize].is_named
     }
 
     /// A save ended: as stored, or in another way after which its file may still get its name.
@@ -168,7 +177,9 @@ impl ChunkFiles {
     /// A name belongs to another file now.
     pub fn got_name(&self, path: &Path, now: Duration) {
         if let Some(n) = self.numbers.get(path) {
-            self.lock()[*n as usize].changed(now);
+            let known = &mut self.lock()[*n as usize];
+            known.is_named = true;
+            known.changed(now);
         }
     }
 
@@ -306,6 +317,20 @@ mod tests {
         files.save_ended(0, true, NOW + LATE_NAME_MAX);
         files.got_name(files.path(0), NOW);
         assert!(files.before_crash().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_got_a_file_is_noted_until_no_save_is_in_flight() {
+        let files = files_with(b"chunk");
+        files.got_name(files.path(0), NOW);
+        files.save_begins(0);
+        assert!(!files.is_named(0), "it was there before");
+        files.got_name(files.path(0), NOW);
+        files.save_begins(0);
+        assert!(files.is_named(0), "the first save is in flight");
+        (0..2).for_each(|_| files.save_ended(0, true, NOW));
+        files.save_begins(0);
+        assert!(!files.is_named(0));
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Scheduler {
         let counted = Directory::open(self.shared.medium.root())
             .map_err(io::Error::other)
             .and_then(|directory| Ok(directory.summary()?.ledger_bytes));
-        let stored = self.shared.medium.chunk_bytes();
+        let stored = self.shared.medium.counted_bytes(self.shared.setup.sidecar_bytes());
         match counted {
             Ok(Some(counted)) if counted == stored => {}
             Ok(counted) => {

@@ -71,6 +71,10 @@ impl Callers {
         let now = self.now();
         for (n, done) in numbers.iter().zip(&done) {
             let is_stored = matches!(done.result, Ok(Saved::Stored));
+            if is_stored && !self.shared.chunk_files.is_named(*n) {
+                let what = format!("save of {n} by {} stored no file", self.process.name());
+                self.shared.world.finding("lost", what);
+            }
             self.shared.chunk_files.save_ended(*n, is_stored, now);
             match &done.result {
                 Ok(_) => self.shared.model().save_ended_well(*n),
@@ -90,8 +94,7 @@ impl Callers {
         if is_shed_for(&[ShedReason::DeviceFull]) {
             self.check_full_status();
         }
-        let is_shed =
-            self.shared.is_harmed() && is_shed_for(&[ShedReason::DeviceFull, ShedReason::Full]);
+        let is_shed = is_shed_for(&[ShedReason::DeviceFull, ShedReason::Full]);
         (format!("save {numbers:?}: {}", results.join(", ")), has_failed || is_shed)
     }
 

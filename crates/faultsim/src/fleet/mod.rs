@@ -23,8 +23,10 @@ use self::node::{Node, NodeSetup, by_slowest_clock};
 use self::schedule::What;
 use self::setting::Setting;
 use crate::caller::{Caller, Common};
+use crate::end_in_time::end_in_time;
 use crate::key_events::COMPARE_EVERY;
 use crate::network;
+use crate::panics;
 use crate::queues::{LOOK_EVERY, look_at_bucket};
 use crate::schedule::Plan;
 use crate::shorten;
@@ -106,9 +108,11 @@ fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
     fastrand::seed(plan.draws);
     let runtime = network::virtual_runtime();
+    panics::watch();
     let world = runtime.block_on(async {
         let world = Arc::new(World::new(plan.draws, plan.traced));
-        simulate(&world, &plan).await;
+        end_in_time(&world, simulate(&world, &plan)).await;
+        panics::look(&world);
         world
     });
     let report = runtime.block_on(async { world.report(Scope::Fleet, plan.seed) });

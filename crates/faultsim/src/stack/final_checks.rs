@@ -1,5 +1,5 @@
 //! What must hold after the last fault: the stack serves again, each tier keeps to its cap and counts
-//! what it has, and every chunk of the directory and the bucket is served.
+//! what it has, and every chunk of the bucket is served.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

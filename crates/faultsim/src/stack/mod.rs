@@ -32,10 +32,12 @@ use self::schedule::What;
 use crate::caller::{Caller, Common};
 use crate::directory::device::Device;
 use crate::directory::medium::{Faults, Journal, Medium};
+use crate::end_in_time::end_in_time;
 use crate::fleet::model::Model;
 use crate::host::Host;
 use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::network;
+use crate::panics;
 use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_directory, look_at_stack};
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
@@ -130,9 +132,11 @@ fn run_plan(plan: Plan<'_, What>) -> Report {
     // All random decisions of the production code, which runs on this thread alone.
     fastrand::seed(plan.draws);
     let runtime = network::virtual_runtime();
+    panics::watch();
     let world = runtime.block_on(async {
         let world = Arc::new(World::new(plan.draws, plan.traced));
-        simulate(&world, &plan).await;
+        end_in_time(&world, simulate(&world, &plan)).await;
+        panics::look(&world);
         world
     });
     let report = runtime.block_on(async { world.report(Scope::Stack, plan.seed) });

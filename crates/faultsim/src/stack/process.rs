@@ -18,8 +18,11 @@ use crate::directory::record::{Record, kind};
 use crate::host::Host;
 use crate::world::World;
 
-/// How many calls pass between two checks of the cap.
+/// How many calls pass between two checks of the ledger, which reads it by calls of its own.
 const CALLS_A_CHECK: u64 = 8;
+
+/// So long after the medium failed last the ledger counts no more than the cap again.
+const RECOUNTED_WITHIN: Duration = Duration::from_secs(6);
 
 /// A process.
 #[derive(Debug)]
@@ -37,6 +40,9 @@ pub struct StackProcess {
     dies_at: AtomicU64,
     /// The most bytes that the directory may have.
     pub bytes_max: AtomicU64,
+    /// The most bytes that its ledger may count while the medium is well. A file that a crash cut counts as its name
+    /// says until a load finds it, so the first count may be above the cap.
+    counted_max: AtomicU64,
     /// It has opened the directory, and counted it.
     pub is_open: AtomicBool,
 }
@@ -66,6 +72,7 @@ impl StackProcess {
             calls: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
             bytes_max: AtomicU64::new(bytes_max),
+            counted_max: AtomicU64::new(u64::MAX),
             is_open: AtomicBool::new(false),
         }
     }
@@ -129,17 +136,34 @@ impl StackProcess {
             let what = format!("{bytes} bytes in the directory, {most} are allowed");
             self.world().finding("cap", what);
         }
-        let is_open = self.is_open.load(Ordering::Relaxed);
-        if is_open {
+        if self.is_open.load(Ordering::Relaxed) {
             // What could not be deleted becomes less only.
             self.bytes_max.fetch_min(bytes.max(DIR_BYTES), Ordering::Relaxed);
         }
-        if is_open
-            && let Ok(Some(counted)) = ledger_bytes(self.medium.root())
-            && counted < bytes
-        {
-            let what = format!("the ledger counts {counted} bytes, {bytes} are there");
-            self.world().finding("ledger", what);
+    }
+
+    fn check_ledger(&self) {
+        let bytes = self.medium.chunk_bytes();
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        if is_open && let Ok(Some(counted)) = ledger_bytes(self.medium.root()) {
+            if counted < bytes {
+                let what = format!("the ledger counts {counted} bytes, {bytes} are there");
+                self.world().finding("ledger", what);
+            }
+            // Where calls fail it may count too much for a while.
+            let (now, failed_until) =
+                (self.world().elapsed(), self.world().lock().failed_until.medium);
+            if now < failed_until.saturating_add(RECOUNTED_WITHIN) {
+                return;
+            }
+            let most = self.counted_max.fetch_min(counted.max(DIR_BYTES), Ordering::Relaxed);
+            if counted > most {
+                let left = self.medium.leftovers();
+                let what = format!(
+                    "the ledger counts {counted} bytes of {bytes}, {most} are allowed, {left:?}"
+                );
+                self.world().finding("ledger", what);
+            }
         }
     }
 }
@@ -165,8 +189,11 @@ impl Process for OnRuntime {
         if process.is_dead() {
             return Err(nix::Error::EIO);
         }
-        if calls.is_multiple_of(CALLS_A_CHECK) {
+        if process.medium.take_changed() {
             process.check_cap();
+        }
+        if calls.is_multiple_of(CALLS_A_CHECK) {
+            process.check_ledger();
         }
         let done = process.medium.before(process.world(), call);
         done.inspect_err(|error| self.record().refused(call, *error))
