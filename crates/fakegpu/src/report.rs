@@ -41,8 +41,8 @@ extern "C" fn write() {
     let _ = std::fs::write(path, lines.join("\n"));
 }
 
-/// Waits until everything but streams, which some callers never destroy, was released. A user of
-/// memory may report it as returned a moment before another thread frees it.
+/// Waits until everything but streams, which some callers never destroy, was released, or device memory
+/// alone where the test asks for that. A user of memory may report it as returned a moment before another thread frees it.
 fn settle() {
     let only_memory = std::env::var_os(ONLY_MEMORY).is_some();
     let has_leaks = || {

@@ -180,8 +180,8 @@ fn build_examples() -> Result<()> {
     build().arg("--examples").run()
 }
 
-/// What a simulated run spends its time in. Optimised, the runs take less time by several times what that takes to
-/// build. What does not depend on these is not built again.
+/// What a simulated run spends its time in. Optimised, the runs take half of the time, which is more than that
+/// takes to build.
 const OPTIMISED: [&str; 11] = [
     "kvtier",
     "kvtier-codec",
