@@ -216,13 +216,13 @@ impl Callers {
     /// An operation that has not ended long after its deadline.
     fn find_overdue(&mut self) {
         let (now, lost) = (self.shared.world.elapsed(), self.process.state().lost);
-        let name = self.process.name();
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_reported) {
             // A stop is lost as it begins.
             let late = (now - waiting.began).saturating_sub(lost - waiting.lost_before);
             if late > 2 * DEADLINE && !waiting.op.is_done() {
                 waiting.is_reported = true;
-                let what = format!("{} by {name} has not ended after {late:?}", waiting.op.name());
+                let (op, name) = (waiting.op.name(), self.process.name());
+                let what = format!("{op} by {name} has not ended after {late:?}");
                 self.shared.world.finding("deadline", what);
             }
         }

@@ -206,7 +206,7 @@ impl Medium {
     pub fn journals(&self) -> BTreeMap<String, usize> {
         let mut journals = BTreeMap::new();
         for (path, entry) in self.lock().names.iter() {
-            let name = path.strip_prefix(".kvtier/journal").ok().and_then(Path::to_str);
+            let name = path.to_str().and_then(|path| path.strip_prefix(".kvtier/journal/"));
             let process = name.and_then(|name| name.rsplit_once('.')).map(|(process, _)| process);
             if let (Some(process), Entry::File(_)) = (process, entry) {
                 *journals.entry(process.to_owned()).or_default() += 1;
