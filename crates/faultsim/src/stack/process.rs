@@ -18,7 +18,8 @@ use crate::directory::record::{Record, kind};
 use crate::host::Host;
 use crate::world::World;
 
-/// How many calls pass between two checks of the ledger, which reads it by calls of its own.
+/// How many calls pass between two checks of the ledger, which reads it by calls of its own. The cap is checked then,
+/// too, and after each call that changed something.
 const CALLS_A_CHECK: u64 = 8;
 
 /// So long after the medium failed last the ledger counts no more than the cap again.
@@ -189,10 +190,11 @@ impl Process for OnRuntime {
         if process.is_dead() {
             return Err(nix::Error::EIO);
         }
-        if process.medium.take_changed() {
+        let is_due = calls.is_multiple_of(CALLS_A_CHECK);
+        if process.medium.take_changed() || is_due {
             process.check_cap();
         }
-        if calls.is_multiple_of(CALLS_A_CHECK) {
+        if is_due {
             process.check_ledger();
         }
         let done = process.medium.before(process.world(), call);
