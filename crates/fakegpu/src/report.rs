@@ -42,7 +42,8 @@ extern "C" fn write() {
 }
 
 /// Waits until everything but streams, which some callers never destroy, was released, or device memory
-/// alone where the test asks for that. A user of memory may report it as returned a moment before another thread frees it.
+/// alone where the test asks for that. A user of memory may report it as returned a moment before another
+/// thread frees it.
 fn settle() {
     let only_memory = std::env::var_os(ONLY_MEMORY).is_some();
     let has_leaks = || {
