@@ -6,7 +6,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use kvtier_os::simulated::{self, Call, Entered, Identity, Job, Name, Process};
+use kvtier_os::simulated::{self, Call, Entered, Identity, Job, KnownName, Name, Process};
 
 /// Calls `before` for each call of this thread until the guard is dropped.
 pub fn enter(before: impl Fn(Call<'_>) -> Result<(), nix::Error> + 'static) -> Entered {
@@ -43,8 +43,8 @@ impl<F: Fn(Call<'_>) -> Result<(), nix::Error>> Process for FakeProcess<F> {
         bytes
     }
 
-    fn has_empty_dir(&self, _: Name<'_>) -> bool {
-        false
+    fn names_in(&self, _: Name<'_>) -> Option<Vec<KnownName>> {
+        None
     }
 
     fn attribute(&self, _: u64) -> Option<Vec<u8>> {

@@ -129,7 +129,7 @@ impl Directory {
         let fail = |e: io::Error| {
             Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e)
         };
-        kvtier_os::read_dir(&root).map_err(fail)?;
+        drop(kvtier_os::read_dir(&root).map_err(fail)?);
         Ok(Directory::new(root, layout, None))
     }
 

@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use nix::dir::{Dir, Entry};
 use nix::fcntl::{AtFlags, OFlag, RenameFlags};
 use nix::sys::stat::{FileStat, Mode};
 use nix::unistd::UnlinkatFlags;
@@ -20,34 +19,21 @@ fn name<'a>(dir: &'a impl AsFd, path: &'a str) -> Name<'a> {
 /// Opens a file.
 #[inline]
 pub fn openat(dir: impl AsFd, path: &str, flags: OFlag, mode: Mode) -> nix::Result<OwnedFd> {
+    let flags = supported(flags);
     observed(Call::Open(name(&dir, path)), || nix::fcntl::openat(&dir, path, flags, mode))
-}
-
-/// Lists a directory, perhaps with `.` and `..`. It is open until the iterator is dropped.
-#[inline]
-pub fn list_dir_at<D: AsFd>(
-    dir: D,
-    path: &str,
-    flags: OFlag,
-) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<D>> {
-    let name = name(&dir, path);
-    let listed = observed(Call::Look(name), || match is_known_as_empty(name) {
-        true => Ok(None),
-        false => Dir::openat(&dir, path, flags, Mode::empty()).map(Some),
-    });
-    Ok(listed?.into_iter().flatten())
-}
-
-/// Whether a simulation says without a look that a directory is empty.
-#[cfg(feature = "simulate")]
-fn is_known_as_empty(name: Name<'_>) -> bool {
-    crate::simulated::current().is_some_and(|process| process.has_empty_dir(name))
 }
 
 #[cfg(not(feature = "simulate"))]
 #[inline(always)]
-fn is_known_as_empty(_: Name<'_>) -> bool {
-    false
+fn supported(flags: OFlag) -> OFlag {
+    flags
+}
+
+/// What any file system supports, in a simulation: not each has direct I/O, and one that has none costs another
+/// call.
+#[cfg(feature = "simulate")]
+fn supported(flags: OFlag) -> OFlag {
+    if crate::simulated::current().is_some() { flags - OFlag::O_DIRECT } else { flags }
 }
 
 /// The kind, the length and the times of a name.

@@ -18,13 +18,14 @@ mod attributes;
 mod call;
 mod files;
 mod identity;
+mod list;
 mod observe;
 mod paths;
 mod process;
 #[cfg(feature = "simulate")]
 pub mod simulated;
 
-pub use at::{fstatat, list_dir_at, openat, renameat, renameat2, unlinkat};
+pub use at::{fstatat, openat, renameat, renameat2, unlinkat};
 pub use attributes::{attribute, attribute_at, set_attribute};
 pub use call::Call;
 pub use files::{
@@ -32,8 +33,9 @@ pub use files::{
     write, write_all, write_all_at,
 };
 pub use identity::Identity;
+pub use list::{ListedName, list_dir_at, read_dir};
 pub use paths::{
-    create_dir, create_dir_all, create_dir_mode, hard_link, open, read_dir, remove_dir,
-    remove_dir_all, remove_file, rename, rename_exchange, rename_noreplace, sizes,
+    create_dir, create_dir_all, create_dir_mode, hard_link, open, remove_dir, remove_dir_all,
+    remove_file, rename, rename_exchange, rename_noreplace, sizes,
 };
 pub use process::{identity, is_simulated, later, now, random_bytes, sleep, wall};

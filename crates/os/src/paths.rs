@@ -1,6 +1,6 @@
 //! Calls by a path.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, ReadDir};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -16,13 +16,6 @@ use crate::observe::observed;
 pub fn open(options: &OpenOptions, path: impl AsRef<Path>) -> io::Result<File> {
     let path = path.as_ref();
     observed(Call::Open(path.into()), || options.open(path))
-}
-
-/// Begins to list a directory.
-#[inline]
-pub fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
-    let path = path.as_ref();
-    observed(Call::Look(path.into()), || fs::read_dir(path))
 }
 
 /// Creates a directory.

@@ -1,6 +1,7 @@
 //! A thread that stands for a process of a simulation.
 
 use std::cell::RefCell;
+use std::ffi::CString;
 use std::fmt::Debug;
 use std::io;
 use std::rc::Rc;
@@ -8,6 +9,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use crate::call::{Call, Name, Write};
 pub use crate::identity::Identity;
+
+/// A name in a directory, as a simulation has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownName {
+    /// The name.
+    pub name: CString,
+    /// The inode of a file; of a directory any number.
+    pub inode: u64,
+}
 
 /// What a simulated process runs later.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -32,8 +42,8 @@ pub trait Process: Debug {
     /// How many of these bytes a read answers at most.
     fn read_len(&self, bytes: usize) -> usize;
 
-    /// Whether a directory is known to have no names, so that it need not be listed.
-    fn has_empty_dir(&self, name: Name<'_>) -> bool;
+    /// The names in a directory, in their order, where they are known without a look.
+    fn names_in(&self, dir: Name<'_>) -> Option<Vec<KnownName>>;
 
     /// The attribute of the file with this inode, if it has one.
     fn attribute(&self, inode: u64) -> Option<Vec<u8>>;

@@ -5,32 +5,36 @@
 //! state that the file system may leave: synced names and bytes, and of all others some.
 
 mod durable;
+mod file_state;
 mod harm;
+mod ledger;
 mod names;
 mod paths;
 #[cfg(test)]
 mod tests;
 mod times;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet, btree_map};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use kvtier_os::simulated::{Call, Name, Write as Written};
+use kvtier_os::simulated::{Call, KnownName, Name, Write as Written};
 use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, fstat};
 
 use self::durable::{Change, Kept, apply};
+use self::file_state::FileState;
+use self::ledger::CountedBytes;
 use self::names::{Entry, Names};
 use self::paths::OpenDirs;
 pub use self::paths::Paths;
-use self::times::{is_of_host, set_time};
+use self::times::set_time;
 use crate::world::{EPOCH_S, World};
 
 /// The size of the simulated file system.
@@ -75,6 +79,8 @@ struct MediumState {
     quota_bytes: Option<u64>,
     /// A call changed something since that was asked last, or failed at it.
     is_changed: bool,
+    /// What the ledger counted when it was read last.
+    counted: Option<CountedBytes>,
 }
 
 /// What goes wrong at present.
@@ -105,21 +111,19 @@ impl Faults {
     }
 }
 
-#[derive(Debug)]
-struct FileState {
-    /// The how manieth it is of the run: the same in each run, other than its number.
-    place: u64,
-    /// Keeps the file readable after its last name is gone, and its number unused.
-    open: File,
-    durable: Option<Vec<u8>>,
-    is_dirty: bool,
-    /// Its length, where nothing changed it since that was asked.
-    len: Cell<Option<u64>>,
-}
-
 impl Medium {
     pub fn new(journal: Journal) -> io::Result<Self> {
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
+        Self::in_memory(journal).or_else(|_| Self::below(&std::env::temp_dir(), journal))
+    }
+
+    /// One whose files are in memory.
+    pub fn in_memory(journal: Journal) -> io::Result<Self> {
+        Self::below(Path::new("/dev/shm"), journal)
+    }
+
+    /// One whose files are below this directory. A run is the same over any file system.
+    pub fn below(parent: &Path, journal: Journal) -> io::Result<Self> {
+        let dir = tempfile::tempdir_in(parent)?;
         let state = MediumState {
             journal,
             booted: Duration::ZERO,
@@ -134,6 +138,7 @@ impl Medium {
             faults: Faults::default(),
             quota_bytes: None,
             is_changed: true,
+            counted: None,
         };
         Ok(Medium { dir, state: Mutex::new(state) })
     }
@@ -224,11 +229,11 @@ impl Medium {
         bytes.sum()
     }
 
-    /// Whether a directory is known to have no names.
-    pub fn has_empty_dir(&self, name: Name<'_>) -> bool {
+    /// The names in a directory.
+    pub fn names_in(&self, dir: Name<'_>) -> Option<Vec<KnownName>> {
         let state = &mut *self.lock();
-        let path = state.dirs.below(self.root(), name);
-        path.is_some_and(|path| state.names.is_empty_dir(&path))
+        let path = state.dirs.below(self.root(), dir)?;
+        state.names.names_in(&path)
     }
 
     /// Whether anything changed since this was asked last.
@@ -238,16 +243,19 @@ impl Medium {
 
     /// Fails a call that the device refuses.
     pub fn before(&self, world: &World, call: Call<'_>) -> Result<(), nix::Error> {
-        let faults = self.faults();
-        if changes(call) {
-            self.lock().is_changed = true;
+        let mut state = self.lock();
+        let faults = state.faults;
+        state.is_changed |= changes(call);
+        if !matches!(call, Call::Look(_)) {
+            state.dirs.forget_looked_in();
         }
         match call {
-            Call::Write(write) => self.lock().dirty(write.file),
+            Call::Write(write) => state.changes(write.file),
             // A part of it may be done.
-            Call::RemoveTree(_) => self.lock().dirs.forget(),
+            Call::RemoveTree(_) => state.dirs.forget(),
             _ => {}
         }
+        drop(state);
         let takes_space = matches!(call, Call::Allocate(..) | Call::CreateDir(_));
         if faults.is_full && takes_space {
             return Err(nix::Error::ENOSPC);
@@ -318,7 +326,8 @@ impl Medium {
     pub fn after(&self, world: &World, call: Call<'_>) -> Paths {
         let mut state = self.lock();
         let (root, state) = (self.root(), &mut *state);
-        let paths = state.paths(root, call);
+        let file = stat_of(call);
+        let paths = state.paths(root, call, file.as_ref());
         state.is_changed |= changes(call);
         match (call, &paths) {
             (Call::Open(_), Paths::One(Some(path))) => state.opened(root, path, world),
@@ -332,15 +341,27 @@ impl Medium {
             (Call::Rename(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, false),
             (Call::Exchange(..), Paths::Two(Some(from), Some(to))) => state.moved(from, to, true),
             (
-                Call::Write(Written { file, .. }) | Call::SetLen(file) | Call::Allocate(file, _),
+                Call::Write(Written { file: open, .. })
+                | Call::SetLen(open)
+                | Call::Allocate(open, _),
                 _,
             ) => {
-                state.dirty(file);
-                set_time(file, world);
+                if let Some(file) = &file {
+                    state.changed(file);
+                }
+                set_time(open, world);
             }
-            (Call::SetAttribute(file, value), _) => state.set_attribute(file, value),
+            (Call::SetAttribute(_, value), _) => {
+                if let Some(file) = &file {
+                    state.set_attribute(file.st_ino, value);
+                }
+            }
             (Call::Sync(_), Paths::One(Some(path))) => state.synced_dir(path),
-            (Call::Sync(file), _) => state.synced(file),
+            (Call::Sync(_), _) => {
+                if let Some(file) = &file {
+                    state.synced(file.st_ino);
+                }
+            }
             (Call::SyncAll, _) => state.sync_all(),
             _ => {}
         }
@@ -350,12 +371,12 @@ impl Medium {
 
     /// The names of a call that failed.
     pub fn paths(&self, call: Call<'_>) -> Paths {
-        self.lock().paths(self.root(), call)
+        self.lock().paths(self.root(), call, stat_of(call).as_ref())
     }
 
     /// Which file of the run this is.
     pub fn file(&self, file: BorrowedFd<'_>) -> Paths {
-        Paths::File(self.lock().place(file))
+        Paths::File(fstat(file).ok().and_then(|file| self.lock().place(file.st_ino)))
     }
 
     /// The attribute of the file with this number.
@@ -425,24 +446,18 @@ impl Medium {
 
 impl MediumState {
     /// The names of a call, or which file it is of.
-    fn paths(&mut self, root: &Path, call: Call<'_>) -> Paths {
-        let file = match call {
-            Call::Write(Written { file, .. })
-            | Call::SetLen(file)
-            | Call::Allocate(file, _)
-            | Call::SetAttribute(file, _)
-            | Call::Sync(file)
-            | Call::Lock(file) => file,
-            _ => return self.dirs.paths(root, call),
-        };
-        match (self.place(file), call) {
-            (None, Call::Sync(_)) => Paths::One(self.dirs.at(root, file).map(Path::to_owned)),
-            (place, _) => Paths::File(place),
+    fn paths(&mut self, root: &Path, call: Call<'_>, file: Option<&FileStat>) -> Paths {
+        let Some(open) = open_file(call) else { return self.dirs.paths(root, call) };
+        match (file.and_then(|file| self.place(file.st_ino)), file, call) {
+            (None, Some(dir), Call::Sync(_)) => {
+                Paths::One(self.dirs.opened_at(root, open, dir).map(Path::to_owned))
+            }
+            (place, ..) => Paths::File(place),
         }
     }
 
-    fn place(&self, file: BorrowedFd<'_>) -> Option<u64> {
-        Self::number(file).and_then(|number| self.files.get(&number)).map(|file| file.place)
+    fn place(&self, number: u64) -> Option<u64> {
+        self.files.get(&number).map(|file| file.place)
     }
 
     /// Removes everything.
@@ -469,11 +484,10 @@ impl MediumState {
 
     fn learn_open(&mut self, open: File, number: u64) -> Entry {
         match self.files.entry(number) {
-            btree_map::Entry::Occupied(known) => known.get().len.set(None),
+            btree_map::Entry::Occupied(mut known) => known.get_mut().changes(),
             btree_map::Entry::Vacant(new) => {
                 self.learned += 1;
-                let (place, len) = (self.learned, Cell::new(None));
-                new.insert(FileState { place, open, durable: None, is_dirty: true, len });
+                new.insert(FileState::new(self.learned, open));
                 // An earlier file may have had this number.
                 self.attributes.remove(&number);
                 self.durable_attributes.remove(&number);
@@ -493,8 +507,7 @@ impl MediumState {
         Ok(entry)
     }
 
-    fn set_attribute(&mut self, file: BorrowedFd<'_>, value: &[u8]) {
-        let Some(number) = Self::number(file) else { return };
+    fn set_attribute(&mut self, number: u64, value: &[u8]) {
         self.attributes.insert(number, value.to_vec());
         self.changes.push(Change::Attribute(number, value.to_vec()));
     }
@@ -581,49 +594,39 @@ impl MediumState {
         gone.into_iter().rev().for_each(|(name, _)| self.change(vec![(name, None)]));
     }
 
-    fn number(file: BorrowedFd<'_>) -> Option<u64> {
-        nix::sys::stat::fstat(file).ok().map(|stat| stat.st_ino)
+    /// The bytes of a file are about to change.
+    fn changes(&mut self, file: BorrowedFd<'_>) {
+        let number = fstat(file).ok().map(|file| file.st_ino);
+        if let Some(file) = number.and_then(|number| self.files.get_mut(&number)) {
+            file.is_dirty = true;
+            file.changes();
+        }
     }
 
-    fn dirty(&mut self, file: BorrowedFd<'_>) {
-        if let Some(file) = Self::number(file).and_then(|number| self.files.get_mut(&number)) {
+    /// The bytes of a file have changed.
+    fn changed(&mut self, now: &FileStat) {
+        if let Some(file) = self.files.get_mut(&now.st_ino) {
             file.is_dirty = true;
-            file.len.set(None);
+            file.changed_to(now.st_size.cast_unsigned());
         }
     }
 }
 
-impl FileState {
-    /// An open may have cut it: then its time is that of the host.
-    fn opened(&mut self, world: &World) {
-        self.len.set(None);
-        if is_of_host(self.open.as_fd()) {
-            self.is_dirty = true;
-            set_time(self.open.as_fd(), world);
-        }
+/// The open file of a call.
+fn open_file(call: Call<'_>) -> Option<BorrowedFd<'_>> {
+    match call {
+        Call::Write(Written { file, .. })
+        | Call::SetLen(file)
+        | Call::Allocate(file, _)
+        | Call::SetAttribute(file, _)
+        | Call::Sync(file)
+        | Call::Lock(file) => Some(file),
+        _ => None,
     }
+}
 
-    fn len(&self) -> u64 {
-        let ask = || self.open.metadata().map_or(0, |meta| meta.len());
-        let len = self.len.get().unwrap_or_else(ask);
-        self.len.set(Some(len));
-        len
-    }
-
-    fn bytes(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; self.open.metadata()?.len() as usize];
-        self.open.read_exact_at(&mut bytes, 0)?;
-        Ok(bytes)
-    }
-
-    fn sync(&mut self) {
-        if self.is_dirty
-            && let Ok(bytes) = self.bytes()
-        {
-            self.durable = Some(bytes);
-            self.is_dirty = false;
-        }
-    }
+fn stat_of(call: Call<'_>) -> Option<FileStat> {
+    open_file(call).and_then(|file| fstat(file).ok())
 }
 
 /// Whether a call may change the bytes that files take.

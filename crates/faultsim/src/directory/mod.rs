@@ -18,11 +18,11 @@ mod setup;
 mod turn;
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvtier_disk::inspect::ledger_bytes;
 use kvtier_mem::{Arena, ArenaConfig};
 
 use self::chunk_files::ChunkFiles;
@@ -157,6 +157,15 @@ pub fn run_some(scope: Scope, seed: u64, some: &SomeFaults) -> Result<Report, In
 }
 
 fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
+    run_over(Medium::new, scope, plan)
+}
+
+/// Runs over a medium that this makes.
+fn run_over(
+    medium: impl FnOnce(Journal) -> io::Result<Medium>,
+    scope: Scope,
+    plan: Plan<'_, What>,
+) -> Report {
     let world = Arc::new(World::with_own_time(plan.draws, plan.traced));
     let rng = &mut setup_rng(plan.seed);
     let journal = if rng.bool() { Journal::Ordered } else { Journal::None };
@@ -164,7 +173,7 @@ fn run_plan(scope: Scope, plan: Plan<'_, What>) -> Report {
         Scope::Layouts => Setup::layouts(rng, journal),
         _ => Setup::directory(rng),
     };
-    let medium = Arc::new(Medium::new(journal).expect("a directory for the simulation"));
+    let medium = Arc::new(medium(journal).expect("a directory for the simulation"));
     let has_quota = scope == Scope::Directory && rng.u64(..4) == 0;
     let quota = has_quota.then_some(harm::QUOTA_BYTES);
     medium.set_quota(quota);
@@ -320,7 +329,7 @@ impl Scheduler {
             self.shared.world.finding("cap", what);
         }
         // After a crash the total is that of an earlier moment.
-        if is_counted && let Ok(Some(counted)) = ledger_bytes(self.shared.medium.root()) {
+        if is_counted && let Some(counted) = self.shared.medium.ledger_bytes() {
             if counted < bytes {
                 let what = format!("the ledger counts {counted} bytes, {bytes} are there");
                 self.shared.world.finding("ledger", what);
@@ -367,6 +376,18 @@ mod tests {
                     shorten::tests::by_event(seed, &whole, event, |plan| run_plan(scope, plan));
                 assert!(shortest.len() == 1 && shortest[0].contains(fault), "{shortest:?}");
             }
+        }
+    }
+
+    /// Other file systems list names in other orders, and not each has direct I/O.
+    #[test]
+    fn a_run_is_the_same_over_another_file_system() {
+        for (scope, seed) in [(Scope::Directory, 1), (Scope::Layouts, 1), (Scope::Layouts, 3)] {
+            let faults = schedule::of_seed(scope, seed);
+            let on_disk = |journal| Medium::below(&std::env::temp_dir(), journal);
+            let one = run_plan(scope, Plan::of_seed(seed, &faults, false));
+            let other = run_over(on_disk, scope, Plan::of_seed(seed, &faults, false));
+            assert_eq!((one.events, one.digest), (other.events, other.digest), "{scope:?} {seed}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_core::TimeSource;
-use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
+use kvtier_os::simulated::{Call, Identity, Job, KnownName, Name, Process};
 
 use super::chunk_files::ChunkFiles;
 use super::device::HANG_STEP;
@@ -274,8 +274,8 @@ impl Process for OnStack {
         self.0.medium.read_len(&self.0.world, bytes)
     }
 
-    fn has_empty_dir(&self, name: Name<'_>) -> bool {
-        self.0.medium.has_empty_dir(name)
+    fn names_in(&self, dir: Name<'_>) -> Option<Vec<KnownName>> {
+        self.0.medium.names_in(dir)
     }
 
     fn attribute(&self, inode: u64) -> Option<Vec<u8>> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_disk::inspect::ledger_bytes;
-use kvtier_os::simulated::{Call, Identity, Job, Name, Process};
+use kvtier_os::simulated::{Call, Identity, Job, KnownName, Name, Process};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -220,8 +220,8 @@ impl Process for OnRuntime {
         self.0.medium.read_len(self.0.world(), bytes)
     }
 
-    fn has_empty_dir(&self, name: Name<'_>) -> bool {
-        self.0.medium.has_empty_dir(name)
+    fn names_in(&self, dir: Name<'_>) -> Option<Vec<KnownName>> {
+        self.0.medium.names_in(dir)
     }
 
     fn attribute(&self, inode: u64) -> Option<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
@@ -36,8 +36,7 @@ pub(super) struct Kept {
 }
 
 impl MediumState {
-    pub(super) fn synced(&mut self, file: BorrowedFd<'_>) {
-        let Some(number) = Self::number(file) else { return };
+    pub(super) fn synced(&mut self, number: u64) {
         // What is not known is elsewhere.
         let Some(file) = self.files.get_mut(&number) else { return };
         file.sync();
@@ -62,13 +61,16 @@ impl MediumState {
                 later.push(change);
                 continue;
             };
-            let is_inside = |(path, _): &(PathBuf, Option<Entry>)| path.parent() == Some(dir);
+            let is_inside = |(path, _): &(PathBuf, Option<Entry>)| is_in(path, dir);
             // What a directory has moves with it.
             let moves_dir =
                 names.len() > 1 && names.iter().any(|(_, entry)| *entry == Some(Entry::Dir));
-            let (inside, others) = match moves_dir && names.iter().any(is_inside) {
-                true => (names, Vec::new()),
-                false => names.into_iter().partition(is_inside),
+            let inside = names.iter().filter(|change| is_inside(change)).count();
+            let (inside, others) = match inside {
+                // These are most.
+                0 => (Vec::new(), names),
+                some if some == names.len() || moves_dir => (names, Vec::new()),
+                _ => names.into_iter().partition(is_inside),
             };
             apply(&mut self.durable_names, &inside);
             if !others.is_empty() {
@@ -194,6 +196,16 @@ impl Kept {
 
 pub(super) fn apply(names: &mut Names, change: &[(PathBuf, Option<Entry>)]) {
     change.iter().for_each(|(path, entry)| names.set(path, *entry));
+}
+
+/// Whether a directory has this name itself. Both are spelled plainly: to take paths apart costs more.
+fn is_in(path: &Path, dir: &Path) -> bool {
+    let (path, dir) = (path.as_os_str().as_bytes(), dir.as_os_str().as_bytes());
+    let name = match dir {
+        [] => Some(path),
+        _ => path.strip_prefix(dir).and_then(|rest| rest.strip_prefix(b"/")),
+    };
+    name.is_some_and(|name| !name.is_empty() && !name.contains(&b'/'))
 }
 
 /// A file of this length, whose blocks are old or new.

@@ -105,7 +105,7 @@ impl MediumState {
         if let Some(kept) = self.files.get_mut(&meta.ino()) {
             kept.durable = Some(bytes);
             kept.is_dirty = false;
-            kept.len.set(None);
+            kept.changes();
         }
         Ok("is damaged")
     }

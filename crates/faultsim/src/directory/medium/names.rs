@@ -1,9 +1,11 @@
 //! The names below the root, and what they say without a look at each.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use kvtier_os::simulated::KnownName;
 
 /// What has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,8 +19,8 @@ pub enum Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     entries: HashMap<OsString, Entry>,
-    /// How many names each directory has, where it has any.
-    inside: HashMap<OsString, u64>,
+    /// The names in each directory that has any.
+    inside: HashMap<OsString, BTreeMap<OsString, Entry>>,
     /// The numbers of all files that have a name.
     files: BTreeMap<u64, NamesOfFile>,
 }
@@ -50,12 +52,7 @@ impl Names {
             Some(entry) => self.entries.insert(path.as_os_str().to_owned(), entry),
             None => self.entries.remove(path.as_os_str()),
         };
-        let above = || path.parent().unwrap_or(Path::new("")).as_os_str();
-        match (before, entry) {
-            (None, Some(_)) => *self.inside.entry(above().to_owned()).or_default() += 1,
-            (Some(_), None) => self.one_less_in(above()),
-            _ => {}
-        }
+        self.set_in_dir(path, entry);
         let counted = u64::from(is_counted(path));
         if let Some(Entry::File(number)) = before
             && let Some(names) = self.files.get_mut(&number)
@@ -73,18 +70,35 @@ impl Names {
         }
     }
 
-    fn one_less_in(&mut self, dir: &OsStr) {
-        if let Some(names) = self.inside.get_mut(dir) {
-            *names -= 1;
-            if *names == 0 {
-                self.inside.remove(dir);
+    fn set_in_dir(&mut self, path: &Path, entry: Option<Entry>) {
+        let (dir, name) = taken_apart(path);
+        match (entry, self.inside.get_mut(dir)) {
+            (Some(entry), Some(names)) => drop(names.insert(name.to_owned(), entry)),
+            (Some(entry), None) => {
+                let names = BTreeMap::from([(name.to_owned(), entry)]);
+                self.inside.insert(dir.to_owned(), names);
             }
+            (None, Some(names)) => {
+                names.remove(name);
+                if names.is_empty() {
+                    self.inside.remove(dir);
+                }
+            }
+            (None, None) => {}
         }
     }
 
-    /// Whether this is a directory without names.
-    pub fn is_empty_dir(&self, path: &Path) -> bool {
-        self.get(path) == Some(Entry::Dir) && !self.inside.contains_key(path.as_os_str())
+    /// The names in a directory, in their order; `None` where there is none.
+    pub fn names_in(&self, dir: &Path) -> Option<Vec<KnownName>> {
+        if !dir.as_os_str().is_empty() && self.get(dir) != Some(Entry::Dir) {
+            return None;
+        }
+        let inside = self.inside.get(dir.as_os_str()).into_iter().flatten();
+        let known = inside.map(|(name, entry)| {
+            let inode = if let Entry::File(number) = entry { *number } else { 0 };
+            CString::new(name.as_bytes()).ok().map(|name| KnownName { name, inode })
+        });
+        known.collect()
     }
 
     /// Whether a file of this number has a name.
@@ -111,6 +125,16 @@ impl Names {
         chosen.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         chosen
     }
+}
+
+/// The directory of a path and its name there.
+fn taken_apart(path: &Path) -> (&OsStr, &OsStr) {
+    let path = path.as_os_str().as_bytes();
+    let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&path[..0], path),
+    };
+    (OsStr::from_bytes(dir), OsStr::from_bytes(name))
 }
 
 /// Whether a file counts for the cap. Unfinished files whose names claim nothing are bookkeeping, or count

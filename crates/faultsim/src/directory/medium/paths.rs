@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use kvtier_os::simulated::{Call, Name};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{FileStat, fstat};
 
 /// Where open directories are. To ask the system for each call costs more than the call.
 #[derive(Debug, Default)]
 pub struct OpenDirs {
     /// By device and number: the paths below the root; `None` for another one.
     known: HashMap<(u64, u64), Option<PathBuf>>,
+    /// The directory of the last look. A listing looks into 256 of its directories.
+    looked_in: Option<(RawFd, (u64, u64))>,
 }
 
 /// The names of a call, below the root; `None` for another one.
@@ -47,19 +49,44 @@ impl OpenDirs {
         self.known.clear();
     }
 
+    /// Another call than a look comes: later another directory may have the number of this open file. Between
+    /// looks alone none has: who opens a directory anew closes the former one afterwards.
+    pub fn forget_looked_in(&mut self) {
+        self.looked_in = None;
+    }
+
     /// The path of a name below the root.
     pub fn below(&mut self, root: &Path, name: Name<'_>) -> Option<PathBuf> {
         let path = match name.dir {
             None => name.path.strip_prefix(root).ok()?.to_owned(),
             Some(dir) => self.at(root, dir)?.join(name.path),
         };
-        Some(if is_plain(&path) { path } else { path.components().collect() })
+        let parts = || path.components().filter(|part| *part != Component::CurDir);
+        Some(if is_plain(&path) { path } else { parts().collect() })
     }
 
     /// The path of an open directory below the root.
-    pub fn at(&mut self, root: &Path, dir: BorrowedFd<'_>) -> Option<&Path> {
-        let stat = fstat(dir).ok()?;
-        let known = match self.known.entry((stat.st_dev, stat.st_ino)) {
+    fn at(&mut self, root: &Path, dir: BorrowedFd<'_>) -> Option<&Path> {
+        let id = match self.looked_in {
+            Some((number, id)) if number == dir.as_raw_fd() => id,
+            _ => id_of(&fstat(dir).ok()?),
+        };
+        self.looked_in = Some((dir.as_raw_fd(), id));
+        self.path_of(root, dir, id)
+    }
+
+    /// The same where it was asked which it is.
+    pub fn opened_at(
+        &mut self,
+        root: &Path,
+        dir: BorrowedFd<'_>,
+        stat: &FileStat,
+    ) -> Option<&Path> {
+        self.path_of(root, dir, id_of(stat))
+    }
+
+    fn path_of(&mut self, root: &Path, dir: BorrowedFd<'_>, id: (u64, u64)) -> Option<&Path> {
+        let known = match self.known.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let whole = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
@@ -68,6 +95,11 @@ impl OpenDirs {
         };
         known.as_deref()
     }
+}
+
+/// The device and the number of a directory.
+fn id_of(dir: &FileStat) -> (u64, u64) {
+    (dir.st_dev, dir.st_ino)
 }
 
 /// Whether a path is spelled as every path is that means the same.

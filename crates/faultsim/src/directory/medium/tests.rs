@@ -1,8 +1,11 @@
 //! What is kept beside the files is what the files are, after every kind of call.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +34,26 @@ fn lengths(root: &Path, dir: &Path, into: &mut BTreeMap<PathBuf, u64>) {
     }
 }
 
+/// The names of a directory and the numbers of its files, as it is listed.
+fn listed(dir: &Path) -> Vec<KnownName> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let name = CString::new(entry.file_name().as_bytes()).unwrap();
+        let is_dir = entry.file_type().unwrap().is_dir();
+        names.push(KnownName { name, inode: if is_dir { 0 } else { entry.ino() } });
+    }
+    names.sort_by(|one, other| one.name.cmp(&other.name));
+    names
+}
+
 fn is_right(medium: &Medium) {
+    for dir in ["", "one", "two"].map(Path::new) {
+        let there = medium.root().join(dir);
+        let expected = there.is_dir().then(|| listed(&there));
+        let path = if dir.as_os_str().is_empty() { medium.root() } else { &there };
+        assert_eq!(medium.names_in(Name { dir: None, path }), expected, "{}", dir.display());
+    }
     let mut there = BTreeMap::new();
     lengths(medium.root(), medium.root(), &mut there);
     let state = medium.lock();
@@ -110,6 +132,55 @@ fn paths_are_known_where_directories_move_and_go() {
         let dir = Dir::open(&root.join("two"), OFlag::O_DIRECTORY, Mode::empty()).unwrap();
         create(&dir, "f");
     });
+}
+
+/// What the ledger counts is read again after each change, by whomever.
+#[test]
+fn the_ledger_is_read_where_it_changed() {
+    let world = Arc::new(World::with_own_time(7, false));
+    let medium = Arc::new(Medium::new(Journal::Ordered).unwrap());
+    let as_process = |what: fn(&Medium)| {
+        let process = Arc::new(SimProcess::new(1, 0, &world, &medium));
+        let medium = Arc::clone(&medium);
+        let mut running = Running::new(0, Rc::new(OnStack(process)), 1, move || what(&medium));
+        let running = running.as_mut().unwrap();
+        while !running.has_ended() {
+            running.go_on();
+        }
+    };
+    let is_read = |expected: Option<u64>| {
+        assert_eq!(medium.ledger_bytes(), expected);
+        assert_eq!(kvtier_disk::inspect::ledger_bytes(medium.root()).ok().flatten(), expected);
+    };
+    /// A ledger that counts this.
+    fn write(medium: &Medium, total: u8) {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(b"KVTLEDG2");
+        bytes[8] = total;
+        let sum = kvtier_key::BlockSums::from_bytes(&bytes[..28]).whole();
+        bytes[28..].copy_from_slice(&sum.to_le_bytes());
+        let at = medium.root().join(".kvtier/ledger");
+        let file = kvtier_os::open(File::options().write(true).create(true), at).unwrap();
+        kvtier_os::write_all_at(&file, &bytes, 0).unwrap();
+    }
+    is_read(None);
+    as_process(|medium| {
+        kvtier_os::create_dir(medium.root().join(".kvtier")).unwrap();
+        write(medium, 4);
+    });
+    is_read(Some(4));
+    as_process(|medium| write(medium, 9));
+    is_read(Some(9));
+    medium.damage(&mut Rng::with_seed(1)).unwrap();
+    is_read(None);
+    as_process(|medium| {
+        kvtier_os::remove_file(medium.root().join(".kvtier/ledger")).unwrap();
+        write(medium, 5);
+    });
+    is_read(Some(5));
+    medium.crash(&world, &mut Rng::with_seed(1)).unwrap();
+    let kept = kvtier_disk::inspect::ledger_bytes(medium.root()).ok().flatten();
+    is_read(kept);
 }
 
 /// Files without names are forgotten in the end: each costs a descriptor.
@@ -206,14 +277,13 @@ fn a_sync_of_a_directory_makes_durable_what_the_journal_says() {
 fn times_are_virtual(medium: &Medium, dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
-        let file = File::open(entry.path()).unwrap();
-        assert!(!times::is_of_host(file.as_fd()), "{}", entry.path().display());
+        let file = fs::metadata(entry.path()).unwrap();
+        assert!(!times::is_of_host(file.mtime()), "{}", entry.path().display());
         if entry.file_type().unwrap().is_dir() {
             times_are_virtual(medium, &entry.path());
         }
     }
-    let root = File::open(medium.root()).unwrap();
-    assert!(!times::is_of_host(root.as_fd()));
+    assert!(!times::is_of_host(fs::metadata(medium.root()).unwrap().mtime()));
 }
 
 /// Every call that changes the time of a file or a directory leaves a virtual one: whole writes, torn ones, and
