@@ -11,6 +11,8 @@ use crate::world::World;
 
 /// How often the queues are looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How many looks there are for one at the status of a stack, whose sentences take long to make.
+pub const LOOKS_A_STATUS: u64 = 5;
 
 /// The queues of a bucket's tier.
 pub fn look_at_bucket(world: &World, name: &str, tier: &S3Tier) {
@@ -26,13 +28,16 @@ pub fn look_at_directory<M: Mover>(world: &World, name: &str, tier: &Disk<M>) {
     }
 }
 
-/// What waits to be written to lower tiers, as the status has it, and the memory tier, which may have
-/// `memory_max` bytes.
-pub fn look_at_stack(world: &World, name: &str, stack: &Stack, memory_max: u64) {
+/// The memory tier of a stack, which may have `memory_max` bytes.
+pub fn look_at_memory(world: &World, name: &str, stack: &Stack, memory_max: u64) {
     if let Some(memory) = stack.tiers().first() {
         let used = memory.usage().used_bytes;
         look(world, name, "bytes in memory", used.unwrap_or(u64::MAX), memory_max);
     }
+}
+
+/// What waits to be written to lower tiers, as the status of a stack has it.
+pub fn look_at_waiting(world: &World, name: &str, stack: &Stack) {
     if let Some(waiting) = Waiting::of_stack(stack) {
         look(world, name, "bytes to be written", waiting.bytes, waiting.max);
     }

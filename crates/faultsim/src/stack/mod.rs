@@ -38,7 +38,9 @@ use crate::host::Host;
 use crate::key_events::{COMPARE_EVERY, KeyEvents};
 use crate::network;
 use crate::panics;
-use crate::queues::{LOOK_EVERY, look_at_bucket, look_at_directory, look_at_stack};
+use crate::queues::{
+    LOOK_EVERY, LOOKS_A_STATUS, look_at_bucket, look_at_directory, look_at_memory, look_at_waiting,
+};
 use crate::schedule::{Plan, setup_rng};
 use crate::shorten;
 use crate::wall_clock::draw_drift;
@@ -184,10 +186,13 @@ async fn simulate(world: &Arc<World>, plan: &Plan<'_, What>) {
 
 /// Looks at the queues of the process that runs, for ever.
 async fn watch_queues(shared: Arc<Shared>) {
-    loop {
+    for looks in 0_u64.. {
         sleep(LOOK_EVERY).await;
         if let Some(Serving { stack, directory, bucket, host, .. }) = &*shared.serving() {
-            look_at_stack(&shared.world, host.name(), stack, HOST_BYTES);
+            look_at_memory(&shared.world, host.name(), stack, HOST_BYTES);
+            if looks.is_multiple_of(LOOKS_A_STATUS) {
+                look_at_waiting(&shared.world, host.name(), stack);
+            }
             look_at_directory(&shared.world, host.name(), directory);
             look_at_bucket(&shared.world, host.name(), bucket);
         }
