@@ -240,11 +240,11 @@ mod tests {
     fn all_seeds_run_and_those_that_fail_are_named() {
         let sh = |test: &str| Cmd::new("sh -c").arg(test);
         let ends = ["exit 0", "exit 1", "exit 0", "kill -9 $$", "exit 0"].map(sh);
-        let scopes = [("one", 60), ("two", 10)];
+        let scopes = [("one", 2 * SEEDS_AT_ONCE + 1), ("two", 1)];
         let mut failed = run_on_all_cores(&ends, &Cmd::try_read);
         failed.sort();
         assert_eq!(failed, [ends[1].to_string(), ends[3].to_string()]);
-        assert_eq!(run_seeds(Path::new("true"), &scopes).unwrap(), 70);
+        assert_eq!(run_seeds(Path::new("true"), &scopes).unwrap(), 2 * SEEDS_AT_ONCE + 2);
         let error = run_seeds(Path::new("false"), &scopes).unwrap_err().to_string();
         assert!(error.starts_with("4 of 4 parts failed"), "{error}");
     }
