@@ -32,7 +32,7 @@ pub enum Paths {
 impl OpenDirs {
     /// The names of a call.
     pub fn paths(&mut self, root: &Path, call: Call<'_>) -> Paths {
-        match call {
+        let paths = match call {
             Call::Open(name) | Call::CreateDir(name) | Call::Remove(name) => {
                 Paths::One(self.below(root, name))
             }
@@ -41,7 +41,11 @@ impl OpenDirs {
                 Paths::Two(self.below(root, from), self.below(root, to))
             }
             _ => Paths::None,
+        };
+        if !matches!(call, Call::Look(_)) {
+            self.forget_looked_in();
         }
+        paths
     }
 
     /// Directories may have moved or gone.
@@ -49,7 +53,7 @@ impl OpenDirs {
         self.known.clear();
     }
 
-    /// Another call than a look comes: later another directory may have the number of this open file. Between
+    /// Another call than a look is made: later another directory may have the number of this open file. Between
     /// looks alone none has: who opens a directory anew closes the former one afterwards.
     pub fn forget_looked_in(&mut self) {
         self.looked_in = None;
