@@ -43,7 +43,8 @@
 //!    itself freed since and has not released: that exchange leaves the total right. Its unfinished
 //!    file is made first, and then the generation must still be the one in which the bytes were
 //!    freed: otherwise the process that keeps the lock may have counted without either file.
-//!
+//!    A write that fails may have arrived all the same: the file is read after it. Where that fails
+//!    too, releases of this change are dropped, as those of rule 6.
 //! 9. *A total from before is not relied on.* A crash of the machine may bring back that of an earlier
 //!    moment. A tier that registers and finds no other [marks](mark_uncounted) the ledger first:
 //!    nothing is granted before it or another one has counted. Otherwise, of processes that start
@@ -414,7 +415,11 @@ impl<S: LockedFile> Ledger<S> {
             // Without a difference nothing is written, so an idle tier does not wake the device.
             if next != contents {
                 next.changes = next.changes.wrapping_add(1);
-                write(file, next)?;
+                write(file, next).inspect_err(|failed| {
+                    if failed.may_have_arrived {
+                        self.drop_releases(&mut state.pending);
+                    }
+                })?;
             }
             if is_stale {
                 self.dropped.store(true, Ordering::Release);
@@ -426,6 +431,12 @@ impl<S: LockedFile> Ledger<S> {
         });
         file.unlock()?;
         changed
+    }
+
+    /// Drops releases that the file may have already: twice, they would leave the total too low.
+    fn drop_releases(&self, pending: &mut PendingChanges) {
+        pending.removed = 0;
+        self.dropped.store(true, Ordering::Release);
     }
 
     /// What waits now goes into the file with a later change, unless the file has failed.

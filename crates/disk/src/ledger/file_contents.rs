@@ -75,8 +75,28 @@ pub fn read(file: &impl LockedFile) -> io::Result<Option<LedgerContents>> {
     Ok((bytes == encode(contents)).then_some(contents))
 }
 
-pub fn write(file: &impl LockedFile, contents: LedgerContents) -> io::Result<()> {
-    file.write(&encode(contents))
+/// A write of the file that failed.
+#[derive(Debug)]
+pub struct WriteFailed {
+    pub error: io::Error,
+    /// Whether the file may say the new contents all the same: it cannot be read either.
+    pub may_have_arrived: bool,
+}
+
+impl From<WriteFailed> for io::Error {
+    fn from(failed: WriteFailed) -> Self {
+        failed.error
+    }
+}
+
+/// Replaces what the file says. A write may arrive and fail nevertheless, so the file is read again
+/// after an error: where it says the new contents, the write has succeeded.
+pub fn write(file: &impl LockedFile, contents: LedgerContents) -> Result<(), WriteFailed> {
+    let Err(error) = file.write(&encode(contents)) else { return Ok(()) };
+    match read(file) {
+        Ok(Some(now)) if now == contents => Ok(()),
+        there => Err(WriteFailed { error, may_have_arrived: there.is_err() }),
+    }
 }
 
 fn encode(contents: LedgerContents) -> [u8; BYTES] {

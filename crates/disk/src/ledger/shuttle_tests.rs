@@ -1,7 +1,8 @@
 //! The protocol of the [module](super) against an adversary: a few processes that save, remove,
 //! evict, clear the dead and recount over one directory in memory, each of which may be killed
 //! before any of its steps. The scheduler stops them anywhere, for as long as it likes, and a test
-//! damages the ledger. The ledger is the real one; the lock, its bytes and the files are here.
+//! damages the ledger. Reads and writes of it fail, also writes that arrive. The ledger is the real one;
+//! the lock, its bytes and the files are here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,6 +112,8 @@ struct Process {
     world: Arc<Mutex<World>>,
     /// Steps until it is killed.
     left: Arc<AtomicU64>,
+    /// Its calls on the ledger's file may fail.
+    fails: bool,
 }
 
 const LEDGER: usize = 0;
@@ -119,7 +122,19 @@ const REGISTRATION: usize = 1;
 impl Process {
     fn start(world: &Arc<Mutex<World>>, id: usize, steps: u64) -> Self {
         world.lock().unwrap().living.insert(id, true);
-        Process { id, world: Arc::clone(world), left: Arc::new(AtomicU64::new(steps)) }
+        let left = Arc::new(AtomicU64::new(steps));
+        Process { id, world: Arc::clone(world), left, fails: false }
+    }
+
+    /// A process on whose calls the ledger's file may fail.
+    fn failing(self) -> Self {
+        Process { fails: true, ..self }
+    }
+
+    /// Fails one of four calls of a process that has such.
+    fn may_fail(&self) -> io::Result<()> {
+        let fails = self.fails && thread_rng().gen_range(0..4) == 0;
+        if fails { Err(io::Error::other("the medium fails")) } else { Ok(()) }
     }
 
     /// One indivisible step. Fails from the moment on at which the process is killed, and
@@ -203,6 +218,7 @@ impl LockedFile for Process {
     }
 
     fn read(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.may_fail()?;
         self.step(|world| {
             let there = world.ledger.get(..bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
             bytes.copy_from_slice(there);
@@ -211,10 +227,13 @@ impl LockedFile for Process {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.may_fail()?;
         self.step(|world| {
             world.ledger = bytes.to_vec();
             Ok(())
-        })
+        })?;
+        // It has arrived.
+        self.may_fail()
     }
 }
 
@@ -363,7 +382,9 @@ fn lives_of_a_directory() {
     let lives = (1..=PROCESSES).map(|id| {
         let is_killed = thread_rng().gen_range(0..3) > 0;
         let steps = if is_killed { thread_rng().gen_range(0..STEPS_MAX) } else { u64::MAX };
-        let tier = Tier::open(Process::start(&world, id, steps));
+        let process = Process::start(&world, id, steps);
+        let fails = thread_rng().gen_range(0..3) == 0;
+        let tier = Tier::open(if fails { process.failing() } else { process });
         thread::spawn(move || {
             // What fails is tried no more; the next action meets what it left.
             (0..ACTIONS).for_each(|_| drop(tier.act()));

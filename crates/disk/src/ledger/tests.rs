@@ -328,6 +328,81 @@ fn one_file_is_made_for_a_claim_whose_change_fails() {
     assert!(claimed.is_err() && made == 2, "the caller deletes it");
 }
 
+/// A file whose next write arrives and fails, and which cannot be read after it or can.
+#[derive(Debug)]
+struct FailsOnce {
+    file: File,
+    fails: AtomicBool,
+    is_readable: bool,
+    has_failed: AtomicBool,
+}
+
+impl FailsOnce {
+    fn ledger(dir: &Path, is_readable: bool) -> Ledger<Self> {
+        let file = open_rw(&dir.join("ledger")).unwrap();
+        let [fails, has_failed] = [(); 2].map(|()| AtomicBool::new(false));
+        let ledger =
+            Ledger::with_file(Some(FailsOnce { file, fails, is_readable, has_failed }), true);
+        ledger.fold().unwrap();
+        ledger.file().as_ref().unwrap().fails.store(true, Ordering::Relaxed);
+        ledger
+    }
+}
+
+impl LockedFile for FailsOnce {
+    fn lock_within(&self, _: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let has_failed = self.has_failed.swap(false, Ordering::Relaxed);
+        if has_failed && !self.is_readable {
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.file.read_exact_at(bytes, 0)
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, 0)?;
+        let fails = self.fails.swap(false, Ordering::Relaxed);
+        self.has_failed.store(fails, Ordering::Relaxed);
+        if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+/// A full medium tears writes anywhere, also behind the last byte that differs. What was released by
+/// such a write was released again by the next.
+#[test]
+fn a_write_that_arrives_and_fails_releases_once() {
+    let dir = tempfile::tempdir().unwrap();
+    two(dir.path(), true);
+    let ledger = FailsOnce::ledger(dir.path(), true);
+    ledger.release(4, ledger.generation()).unwrap();
+    assert_eq!((total(dir.path()), ledger.may_be_high()), (6, false));
+    ledger.fold().unwrap();
+    assert_eq!(total(dir.path()), 6);
+}
+
+#[test]
+fn what_a_write_released_perhaps_is_not_released_again_and_the_total_may_be_too_high() {
+    let dir = tempfile::tempdir().unwrap();
+    two(dir.path(), true);
+    let ledger = FailsOnce::ledger(dir.path(), false);
+    ledger.release(4, ledger.generation()).unwrap_err();
+    assert_eq!((total(dir.path()), ledger.may_be_high()), (6, true));
+    ledger.fold().unwrap();
+    assert_eq!(total(dir.path()), 6);
+    // Nor may such bytes be exchanged for a claim.
+    let ledger = FailsOnce::ledger(dir.path(), false);
+    ledger.release_later(2, ledger.generation());
+    ledger.claim(1, 100, &mut || true).unwrap_err();
+    assert!(ledger.may_be_high());
+}
+
 fn release_fails(ledger: &Ledger) {
     assert!(ledger.release(1, ledger.generation()).is_err());
 }
