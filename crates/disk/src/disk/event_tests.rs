@@ -9,6 +9,12 @@ use kvtier_core::{Cursor, Event, Listener, Observe as _};
 use super::tests::{FOREIGN, Idle, LEN, foreign, key, open, write};
 use super::*;
 use crate::chunk_file_name;
+#[cfg(feature = "simulate")]
+use {
+    crate::fake_process,
+    crate::space::{ReserveOutcome, SpaceReservation},
+    kvtier_os::simulated::Call,
+};
 
 #[derive(Debug, Default)]
 struct Log(Mutex<Vec<Event>>);
@@ -146,4 +152,61 @@ fn a_recount_that_finds_a_file_gone_reports_it_unless_it_was_reported() {
     shared.recount(true).unwrap();
     assert_eq!(log.take(), [gone(1)]);
     assert_eq!([1, 2, 3].map(|n| shared.index().is_known(key(n).digest())), [false, false, true]);
+}
+
+/// The scan ends at a directory that cannot be listed.
+#[cfg(feature = "simulate")]
+#[test]
+fn what_a_scan_finds_before_an_error_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, ..) = foreign(layout, name, dir.path());
+    let other =
+        dir.path().join("19/00/org%2Fm%401%400%401a5e27eef13e0000%40bfloat16.kvcache.safetensors");
+    fs::create_dir_all(other.parent().unwrap()).unwrap();
+    fs::write(other, [7; LEN]).unwrap();
+    let log = Log::of(&disk);
+    let first = Mutex::new(None);
+    let process = fake_process::enter(move |call| match call {
+        Call::Look(looked) if [18, 19].iter().any(|dir| looked.path.ends_with(dir.to_string())) => {
+            let mut first = first.lock().unwrap();
+            let first = first.get_or_insert_with(|| looked.path.to_owned());
+            if first == looked.path { Ok(()) } else { Err(nix::Error::EIO) }
+        }
+        _ => Ok(()),
+    });
+    disk.shared.scan_foreign(disk.shared.data_dir.foreign().unwrap()).unwrap_err();
+    drop(process);
+    assert_eq!(log.take().len(), 1);
+}
+
+/// Its second file has no name, and the first cannot be deleted.
+#[cfg(feature = "simulate")]
+#[test]
+fn a_file_that_a_failed_save_leaves_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[2];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(dir.path().join(layout.sidecar(name).unwrap())).unwrap();
+    let log = Log::of(&disk);
+    let size = crate::save::size_of(&shared.data_dir, LEN as u64);
+    let request = kvtier_index::ReserveRequest::new(size.claimed);
+    let deadline = shared.clock.now() + std::time::Duration::from_secs(300);
+    let mut space = SpaceReservation::new(shared, request, size, deadline);
+    assert_eq!(space.reserve().unwrap(), ReserveOutcome::Reserved);
+    let since = shared.space.ledger.generation();
+    shared.data_dir.publish(space.draft().unwrap(), key.digest(), LEN as u64).unwrap();
+    let process = fake_process::enter(|call| match call {
+        Call::Remove(_) => Err(nix::Error::EIO),
+        _ => Ok(()),
+    });
+    // As a save holds it: the scan that is requested waits.
+    let _name = shared.name(key.digest());
+    shared.retract(&key, LEN as u64, space, since);
+    drop(process);
+    shared.listeners.notify();
+    let stored = Event::Stored { key: *key.digest(), len: LEN as u64 };
+    assert_eq!((log.take(), listed(&disk)), (vec![stored], vec![*key.digest()]));
 }

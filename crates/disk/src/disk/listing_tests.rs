@@ -71,3 +71,25 @@ fn a_listed_file_that_cannot_be_looked_at_is_entered_by_its_name() {
     assert!(shared.index().is_suspect(known.digest()));
     drop(process);
 }
+
+/// Each record is read once.
+#[cfg(feature = "simulate")]
+#[test]
+fn a_record_whose_file_cannot_be_looked_at_is_a_reason_to_list() {
+    let (dir, disk, _) = with_one();
+    let shared = &disk.shared;
+    let new = key(2);
+    write(dir.path(), &new);
+    let path = chunk_file_name::path(dir.path(), new.digest(), LEN as u64);
+    let name = path.file_name().unwrap().to_owned();
+    let process = fake_process::enter(move |call| match call {
+        Call::Look(looked) if looked.path.ends_with(&name) => Err(nix::Error::EIO),
+        _ => Ok(()),
+    });
+    assert!(!shared.follow_changes().is_complete && shared.changes.has_missed());
+    drop(process);
+    assert!(!shared.follow_changes().is_complete, "there is no other record of it");
+    assert_eq!(shared.known_len(new.digest()), None);
+    assert!(shared.reconcile() && !shared.changes.has_missed());
+    assert_eq!(shared.known_len(new.digest()), Some(LEN as u64));
+}

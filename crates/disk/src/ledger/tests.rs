@@ -279,6 +279,16 @@ fn while_another_process_recounts_no_bytes_are_exchanged() {
     assert_eq!((total(dir.path()), a.may_be_high()), (5, true), "the release is dropped");
 }
 
+/// A process that found the file damaged begins from nothing, and the clock may have gone back since
+/// another one counted.
+#[test]
+fn no_two_recounts_begin_one_generation() {
+    let later_than_the_clock = u64::MAX / 2;
+    let begun = [(); 2].map(|()| next_generation(later_than_the_clock));
+    assert!(begun[0] != begun[1], "{begun:?}");
+    assert!(begun.iter().all(|generation| *generation > later_than_the_clock), "{begun:?}");
+}
+
 #[test]
 fn a_recount_that_fails_counts_what_waits_once() {
     let dir = tempfile::tempdir().unwrap();

@@ -138,7 +138,7 @@ impl<M: Mover> Saving<M> {
         if let Some(sidecar) = space.sidecar()
             && let Err(e) = shared.data_dir.publish_sidecar(sidecar, digest)
         {
-            self.retract(key, space, since);
+            shared.retract(key, self.len, space, since);
             if replaced > 0 {
                 shared.uncount(replaced, since);
             }
@@ -153,38 +153,6 @@ impl<M: Mover> Saving<M> {
         let chunk = shared.chunk(key, self.len, space.published_bytes());
         let Some(reservation) = space.into_published(since) else { return Ok(()) };
         self.insert(chunk.with_place(self.pending.place()), reservation, since)
-    }
-
-    /// Deletes a published file whose sidecar is missing: LMCache does not see such a chunk.
-    fn retract(&self, key: &Key, space: SpaceReservation<M>, since: Generation) {
-        let shared = &self.shared;
-        let digest = key.digest();
-        match shared.data_dir.delete(digest, self.len) {
-            Ok(Some(_)) => {
-                shared.forget(digest, false);
-                space.release_deleted(since);
-            }
-            // A peer deleted it, and released what it counted for the chunk.
-            Ok(None) => {
-                shared.forget(digest, false);
-                let reservation = space.into_published(since);
-                reservation.into_iter().for_each(|reservation| shared.index().cancel(reservation));
-                shared.compare_ledger_soon();
-            }
-            // It stays, and stays counted: a chunk of unknown length, which is evicted like others.
-            Err(e) => {
-                shared.failed(&format!("cannot delete the file of {digest}"), &e);
-                let chunk = shared.chunk(key, 0, space.published_bytes());
-                // A peer may have deleted it before the sidecar got its name, which stays alone then.
-                let reservation = space.into_uncertain();
-                shared.compare_ledger_soon();
-                let Some(reservation) = reservation else { return };
-                let entered = shared.index().commit(reservation, chunk);
-                if !matches!(entered, InsertOutcome::Refused(_)) {
-                    shared.listeners.push(Event::Stored { key: *digest, len: self.len });
-                }
-            }
-        }
     }
 
     /// Enters the published chunk into the index, and reports it to peers and listeners.
@@ -237,6 +205,37 @@ impl<M: Mover> Saving<M> {
 }
 
 impl<M: Mover> Shared<M> {
+    /// Deletes a published file whose sidecar is missing: LMCache does not see such a chunk.
+    pub fn retract(&self, key: &Key, len: u64, space: SpaceReservation<M>, since: Generation) {
+        let digest = key.digest();
+        match self.data_dir.delete(digest, len) {
+            Ok(Some(_)) => {
+                self.forget(digest, false);
+                space.release_deleted(since);
+            }
+            // A peer deleted it, and released what it counted for the chunk.
+            Ok(None) => {
+                self.forget(digest, false);
+                let reservation = space.into_published(since);
+                reservation.into_iter().for_each(|reservation| self.index().cancel(reservation));
+                self.compare_ledger_soon();
+            }
+            // It stays, and stays counted: a chunk of unknown length, which is evicted like others.
+            Err(e) => {
+                self.failed(&format!("cannot delete the file of {digest}"), &e);
+                let chunk = self.chunk(key, 0, space.published_bytes());
+                // A peer may have deleted it before the sidecar got its name, which stays alone then.
+                let reservation = space.into_uncertain();
+                self.compare_ledger_soon();
+                let Some(reservation) = reservation else { return };
+                let entered = self.index().commit(reservation, chunk);
+                if !matches!(entered, InsertOutcome::Refused(_)) {
+                    self.listeners.push(Event::Stored { key: *digest, len });
+                }
+            }
+        }
+    }
+
     /// How a save ends whose system call or transfer failed.
     fn end_of_save(&self, key: &Key, what: &'static str, e: io::Error) -> SaveEnd {
         if self.note_read_only(&e) {
