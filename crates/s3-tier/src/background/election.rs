@@ -270,3 +270,69 @@ impl Candidate {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvtier_testkit::s3::{Fault, Rule, Server};
+
+    use super::*;
+    use crate::test_shared::shared_at;
+
+    /// A node that may claim the first epoch.
+    fn candidate(server: &Server) -> Candidate {
+        let shared = Arc::new(shared_at(server, |config| config.capacity_bytes = Some(1000)));
+        shared.node.lease().listed(0, None);
+        Candidate {
+            client: shared.client.clone(),
+            shared,
+            claim: 0,
+            read_epoch: None,
+            unchanged: Unchanged::default(),
+        }
+    }
+
+    fn put_rule(fault: Fault) -> Rule {
+        Rule::next(fault).method("PUT")
+    }
+
+    /// Deletes the first epoch's object, as the holder of a later one does, before the last of this
+    /// many stalled requests is carried out.
+    async fn delete_lease(server: &Server, stalled: usize) {
+        let begins = async {
+            while server.stalled() < stalled {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(180), begins).await.unwrap();
+        assert!(server.remove_object(&server.keys(".kvtier/lease/")[0]));
+        server.release();
+    }
+
+    fn assert_is_lost(candidate: &Candidate, support: kvtier_s3::Result<ConditionSupport>) {
+        assert_eq!(support.unwrap(), ConditionSupport::Honoured);
+        assert_eq!(candidate.shared.node.notes().lease, None);
+        assert_eq!(candidate.shared.node.lease().unreleased(), None, "another node evicts");
+    }
+
+    /// The node reported for minutes that no node can evict.
+    #[tokio::test]
+    async fn a_store_has_conditions_though_a_claim_was_deleted_before_its_second_put() {
+        let server = Server::start(Default::default()).unwrap();
+        let mut candidate = candidate(&server);
+        // The PUT that creates the object is answered at once.
+        server.script(put_rule(Fault::Stall(Duration::ZERO))).script(put_rule(Fault::Hang));
+        let (support, ()) = tokio::join!(candidate.claim(1), delete_lease(&server, 2));
+        assert_is_lost(&candidate, support);
+    }
+
+    #[tokio::test]
+    async fn a_store_has_conditions_though_an_unclear_claim_was_deleted_after_it_was_read() {
+        let server = Server::start(Default::default()).unwrap();
+        let candidate = candidate(&server);
+        candidate.lease(|lease, now_ms| lease.claimed(now_ms, ClaimOutcome::Unclear));
+        server.put_object(&candidate.shared.node.own_names.lease(1), candidate.object());
+        server.script(put_rule(Fault::Hang));
+        let (support, ()) = tokio::join!(candidate.read(1), delete_lease(&server, 1));
+        assert_is_lost(&candidate, support);
+    }
+}
