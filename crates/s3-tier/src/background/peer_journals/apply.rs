@@ -141,3 +141,55 @@ impl Apply<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvtier_testkit::s3::Server;
+
+    use super::*;
+    use crate::test_shared::shared_at;
+
+    /// A held chunk, seen a second after the tier was opened.
+    fn hold(shared: &Shared, digest: Digest) {
+        let mut catalog = shared.catalog();
+        let _ = catalog.insert_unseen(Chunk::new(digest, 100, 100));
+        catalog.confirm(&digest, 1000);
+        catalog.index.hold(&[digest], u64::MAX).unwrap();
+    }
+
+    /// Forgotten at once, it lost its hold, also where it was saved again: a remove deleted it then.
+    #[tokio::test]
+    async fn a_held_chunk_that_a_peer_deleted_stays_held_while_the_bucket_has_it() {
+        let server = Server::start(Default::default()).unwrap();
+        let shared = shared_at(&server, |config| config.capacity_bytes = Some(1000));
+        let digest = Digest([1; 32]);
+        let name = shared.names.format_digest(&digest);
+        server.put_object(&name, vec![7; 100]);
+        hold(&shared, digest);
+        assert_eq!(shared.known(&digest), Some(Some(100)));
+        let (mut last_writes, mut unclear_chunks) =
+            (LastWrites::default(), UnclearChunks::default());
+        let object: Arc<str> = "journal/other/00000001".into();
+        let from = BatchSource { object: &object, when: EventTime::at(10_000), late: false };
+        Apply {
+            shared: &shared,
+            catalog: &mut shared.catalog(),
+            last_writes: &mut last_writes,
+            unclear_chunks: &mut unclear_chunks,
+        }
+        .apply(&Record::Remove(digest), from);
+        assert!(shared.catalog().index.is_held(&digest));
+        assert_eq!(shared.known(&digest), None, "the bucket decides");
+        // Where the machine stands still, the bucket is asked several times.
+        let asked = async {
+            while shared.known(&digest).is_none() {
+                unclear_chunks.resolve(&shared).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(180), asked).await.unwrap();
+        assert_eq!(shared.known(&digest), Some(Some(100)));
+        assert!(shared.catalog().index.is_held(&digest));
+    }
+}
