@@ -595,3 +595,6 @@ impl Maintenance {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
