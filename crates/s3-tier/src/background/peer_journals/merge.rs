@@ -257,3 +257,30 @@ pub fn touch_again(shared: &Shared, records: &[Record]) {
         make_recent(&mut catalog.index, &slots);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvtier_testkit::s3::Server;
+
+    use super::*;
+    use crate::test_shared::shared_at;
+
+    /// Those that were too young when they were listed stayed until another snapshot.
+    #[tokio::test]
+    async fn objects_are_as_old_as_they_are_now_when_a_snapshot_makes_them_superfluous() {
+        let server = Server::start(Default::default()).unwrap();
+        let shared = shared_at(&server, |config| config.capacity_bytes = Some(1000));
+        let names = &shared.node.own_names;
+        let name = names.journal("other", 0);
+        server.put_object(&name, Vec::new());
+        let mut merger = JournalMerger::default();
+        merger.merge(&shared, &names.journals()).await.unwrap();
+        tokio::time::pause();
+        let own = names.journals_of(&shared.node.name);
+        assert!(merger.superfluous(&own, 3600).is_empty());
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(merger.superfluous(&own, 3600), [name]);
+    }
+}
