@@ -224,6 +224,40 @@ fn a_quota_changes_at_run_time_whatever_the_policy() {
     assert!(!theirs.tier.set_quota("a", Some(1)), "LMCache's eviction has no tenants");
 }
 
+/// The eviction for the quota deleted the object while it was being read.
+#[test]
+fn a_load_that_shows_whose_chunk_it_is_above_a_quota_is_a_hit() {
+    let key = key_of("none", 1);
+    let first = full_tier(20, |config| config);
+    assert_eq!(first.save(&key, LEN), Saved::Stored);
+    first.tier.close().wait().unwrap();
+    let server = Arc::clone(&first.server);
+    let name: &str = first.name(&key).leak();
+    drop(first);
+    // Only a listing shows the chunk now, and not its tenant.
+    for own in server.keys("kv/.kvtier/") {
+        server.remove_object(&own);
+    }
+    let world = World::over(server, |mut config| {
+        (config.high_mark, config.sync.evictor) = (1.0, Evictor::Single);
+        config.client.stall_max = Duration::from_secs(600);
+        limited(config.with_capacity(20 * LEN as u64))
+    });
+    let other = key_of("b", 1);
+    assert_eq!(world.save(&other, LEN), Saved::Stored);
+    world.suite.eventually("tenants have their identities", || {
+        assert!(matches!(world.load(&other, LEN), Loaded::Hit { .. }));
+        used_by(&world, "b") == LEN as u64
+    });
+    world.server.script(Rule::next(Fault::Hang).method("GET").containing(name));
+    let loading = world.tier.load(&world.suite.ctx(), vec![world.suite.load_op(&key, LEN)]);
+    world.suite.eventually("it is being read", || world.server.stalled() == 1);
+    assert_eq!(used_by(&world, "none"), 0, "its tenant is set when it is found");
+    world.server.release();
+    assert_eq!(loading.wait().remove(0).result.unwrap(), Loaded::Hit { len: LEN as u64 });
+    world.suite.eventually("it is evicted then", || world.server.object(name).is_none());
+}
+
 #[test]
 fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_frees_space_below_them() {
     let other = full_tier(20, |mut config| {
