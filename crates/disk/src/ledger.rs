@@ -32,7 +32,7 @@
 //!    writes into the ledger before it counts the first file. A process notes the generation that
 //!    it saw last before it unlinks; if the ledger has another when it releases, the recount may
 //!    have missed the file already, and the release is dropped. That leaves the total too high at
-//!    worst, which is noticed (`may_be_high`), and recounted.
+//!    worst, which is noticed (`may_be_high`), and recounted; in a foreign layout by the next scan.
 //! 7. *A file found gone is released once.* The process that deleted it releases it. A process
 //!    alone in the directory may do so for a process that died between the two, and only if no
 //!    other process has changed the total since the recount that matched its index (each change has
@@ -44,7 +44,8 @@
 //!    file is made first, and then the generation must still be the one in which the bytes were
 //!    freed: otherwise the process that keeps the lock may have counted without either file.
 //!    A write that fails may have arrived all the same: the file is read after it. Where that fails
-//!    too, releases of this change are dropped, as those of rule 6.
+//!    too, and on network mounts, releases of this change are dropped, as in rule 6. What it added may
+//!    be counted twice.
 //! 9. *A total from before is not relied on.* A crash of the machine may bring back that of an earlier
 //!    moment. A tier that registers and finds no other [marks](mark_uncounted) the ledger first:
 //!    nothing is granted before it or another one has counted. Otherwise, of processes that start
@@ -96,7 +97,7 @@ pub struct Ledger<S = File> {
     exact: bool,
     /// The generation that the file had last.
     generation: AtomicU64,
-    /// A release was dropped since this was asked last.
+    /// A release was dropped, or bytes were added twice perhaps, since this was asked last.
     dropped: AtomicBool,
 }
 
@@ -209,7 +210,7 @@ impl<S: LockedFile> Ledger<S> {
     /// unfinished file for them, answers `false`.
     ///
     /// # Errors
-    /// What the file system answers; then nothing is counted.
+    /// What the file system answers; then nothing is granted, and the total may be too high.
     pub fn claim(
         &self,
         bytes: u64,
@@ -327,17 +328,19 @@ impl<S: LockedFile> Ledger<S> {
             if let Some(contents) = contents {
                 // Others see that it has begun: an exchange from before does not count.
                 next.total = state.pending.applied(contents).0;
-                write(file, next)?;
+                write(file, next, self.exact)
+                    .inspect_err(|failed| self.note_if_twice(failed.may_have_arrived))?;
                 state.pending = PendingChanges::default();
             }
             // An error leaves the total before the recount with the new generation: too high at
             // worst.
             next.total = count()?;
-            write(file, next)?;
+            // All pending bytes are stored, and were counted, also where the write fails: then the file has
+            // the total of the first one, or the new one, or must be recounted still.
+            state.pending = PendingChanges::default();
+            write(file, next, self.exact)?;
             let total = next.total;
             state.is_shared = false;
-            // All pending bytes are stored, and were counted.
-            state.pending = PendingChanges::default();
             (state.known, state.changes) = (next.total, Some(next.changes));
             self.generation.store(next.generation, Ordering::Release);
             let before = contents.map(|contents| contents.total);
@@ -371,7 +374,8 @@ impl<S: LockedFile> Ledger<S> {
         matches!(contents, Some(Ok(Some(now))) if now.generation == generation)
     }
 
-    /// Whether a release was dropped since this was asked last, so that the total may be too high.
+    /// Whether a release was dropped, or bytes were added twice perhaps, since this was asked last, so that
+    /// the total may be too high.
     pub fn may_be_high(&self) -> bool {
         self.dropped.swap(false, Ordering::AcqRel)
     }
@@ -415,10 +419,12 @@ impl<S: LockedFile> Ledger<S> {
             // Without a difference nothing is written, so an idle tier does not wake the device.
             if next != contents {
                 next.changes = next.changes.wrapping_add(1);
-                write(file, next).inspect_err(|failed| {
+                write(file, next, self.exact).inspect_err(|failed| {
                     if failed.may_have_arrived {
-                        self.drop_releases(&mut state.pending);
+                        // Released twice, they would leave the total too low.
+                        state.pending.removed = 0;
                     }
+                    self.note_if_twice(failed.may_have_arrived);
                 })?;
             }
             if is_stale {
@@ -433,10 +439,9 @@ impl<S: LockedFile> Ledger<S> {
         changed
     }
 
-    /// Drops releases that the file may have already: twice, they would leave the total too low.
-    fn drop_releases(&self, pending: &mut PendingChanges) {
-        pending.removed = 0;
-        self.dropped.store(true, Ordering::Release);
+    /// Notes that what waits may be in the file already, and counted twice.
+    fn note_if_twice(&self, may_have_arrived: bool) {
+        self.dropped.fetch_or(may_have_arrived, Ordering::AcqRel);
     }
 
     /// What waits now goes into the file with a later change, unless the file has failed.

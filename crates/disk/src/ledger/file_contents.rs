@@ -79,7 +79,7 @@ pub fn read(file: &impl LockedFile) -> io::Result<Option<LedgerContents>> {
 #[derive(Debug)]
 pub struct WriteFailed {
     pub error: io::Error,
-    /// Whether the file may say the new contents all the same: it cannot be read either.
+    /// Whether the file may have the new contents all the same.
     pub may_have_arrived: bool,
 }
 
@@ -90,12 +90,18 @@ impl From<WriteFailed> for io::Error {
 }
 
 /// Replaces what the file says. A write may arrive and fail nevertheless, so the file is read again
-/// after an error: where it says the new contents, the write has succeeded.
-pub fn write(file: &impl LockedFile, contents: LedgerContents) -> Result<(), WriteFailed> {
+/// after an error: where it has the new contents, the write has succeeded. That proves nothing on a
+/// network mount (`is_local` is `false`), where a cache may answer.
+pub fn write(
+    file: &impl LockedFile,
+    contents: LedgerContents,
+    is_local: bool,
+) -> Result<(), WriteFailed> {
     let Err(error) = file.write(&encode(contents)) else { return Ok(()) };
-    match read(file) {
-        Ok(Some(now)) if now == contents => Ok(()),
-        there => Err(WriteFailed { error, may_have_arrived: there.is_err() }),
+    match is_local.then(|| read(file)) {
+        Some(Ok(Some(now))) if now == contents => Ok(()),
+        Some(Ok(_)) => Err(WriteFailed { error, may_have_arrived: false }),
+        Some(Err(_)) | None => Err(WriteFailed { error, may_have_arrived: true }),
     }
 }
 

@@ -157,6 +157,8 @@ impl<M: Mover> Shared<M> {
             Ok::<_, io::Error>((before, there, Ledger::peek(&own)?))
         };
         let checked = look().and_then(|(before, there, after)| match after {
+            // What waits may change the total.
+            Some(total) if total == there && self.space.ledger.has_pending() => Ok(()),
             // All three agree: the total, the directory, and by an earlier recount the index.
             Some(total) if total == there && self.space.ledger_validity.matched().is_some() => {
                 self.space.ledger_validity.clear();

@@ -1,8 +1,8 @@
 //! The protocol of the [module](super) against an adversary: a few processes that save, remove,
 //! evict, clear the dead and recount over one directory in memory, each of which may be killed
 //! before any of its steps. The scheduler stops them anywhere, for as long as it likes, and a test
-//! damages the ledger. Reads and writes of it fail, also writes that arrive. The ledger is the real one;
-//! the lock, its bytes and the files are here.
+//! damages the ledger. Reads and writes of it may fail, and a write that fails may have arrived, or a
+//! part of it. The ledger is the real one; the lock, its bytes and the files are here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Process {
         Process { fails: true, ..self }
     }
 
-    /// Fails one of four calls of a process that has such.
+    /// Fails one of four calls of a process whose calls may fail.
     fn may_fail(&self) -> io::Result<()> {
         let fails = self.fails && thread_rng().gen_range(0..4) == 0;
         if fails { Err(io::Error::other("the medium fails")) } else { Ok(()) }
@@ -227,13 +227,15 @@ impl LockedFile for Process {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        self.may_fail()?;
+        let done = self.may_fail();
+        let arrived =
+            if done.is_ok() { bytes.len() } else { thread_rng().gen_range(0..=bytes.len()) };
         self.step(|world| {
-            world.ledger = bytes.to_vec();
+            world.ledger.resize(world.ledger.len().max(arrived), 0);
+            world.ledger[..arrived].copy_from_slice(&bytes[..arrived]);
             Ok(())
         })?;
-        // It has arrived.
-        self.may_fail()
+        done
     }
 }
 

@@ -348,14 +348,18 @@ struct FailsOnce {
 }
 
 impl FailsOnce {
-    fn ledger(dir: &Path, is_readable: bool) -> Ledger<Self> {
+    fn ledger(dir: &Path, is_readable: bool, exact: bool) -> Ledger<Self> {
         let file = open_rw(&dir.join("ledger")).unwrap();
         let [fails, has_failed] = [(); 2].map(|()| AtomicBool::new(false));
         let ledger =
-            Ledger::with_file(Some(FailsOnce { file, fails, is_readable, has_failed }), true);
+            Ledger::with_file(Some(FailsOnce { file, fails, is_readable, has_failed }), exact);
         ledger.fold().unwrap();
-        ledger.file().as_ref().unwrap().fails.store(true, Ordering::Relaxed);
+        Self::fail_next(&ledger);
         ledger
+    }
+
+    fn fail_next(ledger: &Ledger<Self>) {
+        ledger.file().as_ref().unwrap().fails.store(true, Ordering::Relaxed);
     }
 }
 
@@ -390,24 +394,61 @@ impl LockedFile for FailsOnce {
 fn a_write_that_arrives_and_fails_releases_once() {
     let dir = tempfile::tempdir().unwrap();
     two(dir.path(), true);
-    let ledger = FailsOnce::ledger(dir.path(), true);
+    let ledger = FailsOnce::ledger(dir.path(), true, true);
     ledger.release(4, ledger.generation()).unwrap();
     assert_eq!((total(dir.path()), ledger.may_be_high()), (6, false));
     ledger.fold().unwrap();
     assert_eq!(total(dir.path()), 6);
+    // And what it claims is granted.
+    FailsOnce::fail_next(&ledger);
+    assert_eq!(ledger.claim(90, 100, &mut || true).unwrap(), Granted);
+    assert_eq!((total(dir.path()), ledger.may_be_high()), (96, false));
+}
+
+/// A cache of the client may answer the read.
+#[test]
+fn on_a_network_mount_no_read_shows_whether_a_write_arrived() {
+    let dir = tempfile::tempdir().unwrap();
+    two(dir.path(), true);
+    let ledger = FailsOnce::ledger(dir.path(), true, false);
+    ledger.release_later(4, ledger.generation());
+    ledger.state().pending.added = 1;
+    ledger.fold().unwrap_err();
+    assert_eq!((total(dir.path()), ledger.may_be_high()), (7, true));
+    ledger.fold().unwrap();
+    assert_eq!(total(dir.path()), 8, "what was added may be lost, and is added again");
+}
+
+/// First the total with the new generation is written, then what was counted.
+#[test]
+fn a_recount_whose_write_perhaps_arrived_leaves_the_total_too_high_at_worst() {
+    let recount = |damages: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        two(dir.path(), true);
+        let ledger = FailsOnce::ledger(dir.path(), false, true);
+        if damages {
+            std::fs::write(dir.path().join("ledger"), "damaged").unwrap();
+        }
+        ledger.state().pending.added = 7;
+        ledger.recount(true, || Ok(17)).unwrap_err();
+        ledger.fold().unwrap();
+        (total(dir.path()), ledger.may_be_high())
+    };
+    assert_eq!(recount(false), (24, true), "seven may be counted twice, which is noticed");
+    assert_eq!(recount(true), (17, false), "they were counted");
 }
 
 #[test]
-fn what_a_write_released_perhaps_is_not_released_again_and_the_total_may_be_too_high() {
+fn what_a_write_perhaps_released_is_not_released_again_and_the_total_may_be_too_high() {
     let dir = tempfile::tempdir().unwrap();
     two(dir.path(), true);
-    let ledger = FailsOnce::ledger(dir.path(), false);
+    let ledger = FailsOnce::ledger(dir.path(), false, true);
     ledger.release(4, ledger.generation()).unwrap_err();
     assert_eq!((total(dir.path()), ledger.may_be_high()), (6, true));
     ledger.fold().unwrap();
     assert_eq!(total(dir.path()), 6);
     // Nor may such bytes be exchanged for a claim.
-    let ledger = FailsOnce::ledger(dir.path(), false);
+    let ledger = FailsOnce::ledger(dir.path(), false, true);
     ledger.release_later(2, ledger.generation());
     ledger.claim(1, 100, &mut || true).unwrap_err();
     assert!(ledger.may_be_high());

@@ -332,21 +332,20 @@ impl Scheduler {
             self.shared.world.finding("cap", what);
         }
         // After a crash the total is that of an earlier moment.
-        if is_counted && let Some(counted) = self.shared.medium.ledger_bytes() {
-            if counted < bytes {
-                let what = format!("the ledger counts {counted} bytes, {bytes} are there");
-                self.shared.world.finding("ledger", what);
-            }
-            // Where calls fail it may count too much for a while.
-            if is_evicted && counted > most {
-                let since = *self.excess_since.get_or_insert(self.elapsed());
-                if self.elapsed() >= since + self.excess_max() {
-                    let what = format!("the ledger counts {counted} bytes, {most} are allowed");
-                    self.shared.world.finding("ledger", what);
-                }
-            } else {
-                self.excess_since = None;
-            }
+        let counted = self.shared.medium.ledger_bytes().filter(|_| is_counted);
+        if let Some(counted) = counted.filter(|counted| *counted < bytes) {
+            let what = format!("the ledger counts {counted} bytes, {bytes} are there");
+            self.shared.world.finding("ledger", what);
+        }
+        // Where calls fail it may count too much for a while.
+        let Some(counted) = counted.filter(|counted| is_evicted && *counted > most) else {
+            self.excess_since = None;
+            return;
+        };
+        let since = *self.excess_since.get_or_insert(self.elapsed());
+        if self.elapsed() >= since + self.excess_max() {
+            let what = format!("the ledger counts {counted} bytes, {most} are allowed");
+            self.shared.world.finding("ledger", what);
         }
     }
 
