@@ -35,3 +35,19 @@ async fn a_node_with_nothing_to_write_deletes_old_objects_that_it_could_not_dele
     maintenance.round(false).await;
     assert_eq!(are_there(), [false, true]);
 }
+
+/// It took itself for alone, and filled the bucket beside others.
+#[tokio::test]
+async fn a_look_at_others_that_failed_is_no_exchange() {
+    let server = Server::start(Default::default()).unwrap();
+    let shared = Arc::new(shared_at(&server, |config| config.capacity_bytes = Some(1000)));
+    let mut maintenance = Maintenance::new(Arc::clone(&shared));
+    let refused = Fault::Error(400, "InvalidArgument");
+    server.script(Rule::next(refused).containing("list-type").times(u32::MAX));
+    maintenance.start().await;
+    assert!(maintenance.is_announced && shared.node.budget.needs_exchange());
+    let server = Server::start(Default::default()).unwrap();
+    let shared = Arc::new(shared_at(&server, |config| config.capacity_bytes = Some(1000)));
+    Maintenance::new(Arc::clone(&shared)).start().await;
+    assert!(!shared.node.budget.needs_exchange(), "it is alone");
+}
