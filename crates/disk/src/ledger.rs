@@ -98,7 +98,7 @@ pub struct Ledger<S = File> {
     /// The generation that the file had last.
     generation: AtomicU64,
     /// A release was dropped, or bytes were added twice perhaps, since this was asked last.
-    dropped: AtomicBool,
+    may_be_high: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -196,8 +196,8 @@ impl<S: LockedFile> Ledger<S> {
             is_kept: false,
         };
         let generation = AtomicU64::new(0);
-        let dropped = AtomicBool::new(false);
-        Ledger { state: Mutex::new(state), file: RwLock::new(file), exact, generation, dropped }
+        let may_be_high = AtomicBool::new(false);
+        Ledger { state: Mutex::new(state), file: RwLock::new(file), exact, generation, may_be_high }
     }
 
     /// The generation that the ledger had last: to be asked before files are unlinked, cut or
@@ -264,7 +264,7 @@ impl<S: LockedFile> Ledger<S> {
     /// The same with the next change.
     pub fn release_later(&self, bytes: u64, since: Generation) {
         if self.state().pending.remove(bytes, since.0) {
-            self.dropped.store(true, Ordering::Release);
+            self.may_be_high.store(true, Ordering::Release);
         }
     }
 
@@ -329,7 +329,7 @@ impl<S: LockedFile> Ledger<S> {
                 // Others see that it has begun: an exchange from before does not count.
                 next.total = state.pending.applied(contents).0;
                 write(file, next, self.exact)
-                    .inspect_err(|failed| self.note_if_twice(failed.may_have_arrived))?;
+                    .inspect_err(|failed| self.note_perhaps_high(failed.may_have_arrived))?;
                 state.pending = PendingChanges::default();
             }
             // An error leaves the total before the recount with the new generation: too high at
@@ -377,7 +377,7 @@ impl<S: LockedFile> Ledger<S> {
     /// Whether a release was dropped, or bytes were added twice perhaps, since this was asked last, so that
     /// the total may be too high.
     pub fn may_be_high(&self) -> bool {
-        self.dropped.swap(false, Ordering::AcqRel)
+        self.may_be_high.swap(false, Ordering::AcqRel)
     }
 
     /// As after a try that found the lock kept: the next one is short.
@@ -424,11 +424,11 @@ impl<S: LockedFile> Ledger<S> {
                         // Released twice, they would leave the total too low.
                         state.pending.removed = 0;
                     }
-                    self.note_if_twice(failed.may_have_arrived);
+                    self.note_perhaps_high(failed.may_have_arrived);
                 })?;
             }
             if is_stale {
-                self.dropped.store(true, Ordering::Release);
+                self.may_be_high.store(true, Ordering::Release);
             }
             state.pending = PendingChanges::default();
             (state.known, state.changes) = (next.total, Some(next.changes));
@@ -439,9 +439,9 @@ impl<S: LockedFile> Ledger<S> {
         changed
     }
 
-    /// Notes that what waits may be in the file already, and counted twice.
-    fn note_if_twice(&self, may_have_arrived: bool) {
-        self.dropped.fetch_or(may_have_arrived, Ordering::AcqRel);
+    /// Notes that the total may be too high, where what waits may be in the file already and be added again.
+    fn note_perhaps_high(&self, may_have_arrived: bool) {
+        self.may_be_high.fetch_or(may_have_arrived, Ordering::AcqRel);
     }
 
     /// What waits now goes into the file with a later change, unless the file has failed.
