@@ -66,7 +66,15 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         *is_due = false;
+        let was_read_only = self.data_dir.is_read_only();
         self.data_dir.set_read_only(false);
+        // A foreign layout that was read-only has agreed on no cap yet, and evicts nothing before.
+        if let Some(foreign) = self.data_dir.foreign()
+            && was_read_only
+            && !foreign.may_evict()
+        {
+            foreign.request_scan();
+        }
         // The tier runs on with the manifest that it read; others could not open the directory.
         if let Err(e) = self.data_dir.repair_manifest() {
             let own = self.data_dir.own();

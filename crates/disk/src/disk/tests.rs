@@ -415,11 +415,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
 /// A tier over a directory of LMCache's whose own sweep found it empty, and a file that LMCache
 /// wrote since, with its sidecar.
 pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
-    let ns = Arc::new(Namespace::new("t", Digest::default()));
-    let mut config = DiskConfig::new(dir, 1 << 20);
-    (config.layout, config.namespace) = (layout, Some(Arc::clone(&ns)));
-    config.clock = ManualClock::new().clock();
-    let disk = Disk::open(config, Idle).unwrap();
+    let disk = open_foreign(layout, dir);
     let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
     while !disk.shared.data_dir.foreign().unwrap().may_evict() {
         assert!(std::time::Instant::now() < late, "it is swept");
@@ -431,9 +427,19 @@ pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std:
     if let Some(beside) = layout.sidecar(name) {
         fs::write(dir.join(beside), [7; 4096]).unwrap();
     }
-    let key = Key::new(ns, layout.key_of(name).unwrap());
-    disk.shared.data_dir.foreign().unwrap().learn(&key);
+    let foreign = disk.shared.data_dir.foreign().unwrap();
+    let key = Key::new(Arc::clone(foreign.namespace().unwrap()), layout.key_of(name).unwrap());
+    foreign.learn(&key);
     (disk, key, path)
+}
+
+/// A tier over a directory of this layout.
+pub fn open_foreign(layout: Layout, dir: &Path) -> Disk<Idle> {
+    let mut config = DiskConfig::new(dir, 1 << 20);
+    config.layout = layout;
+    config.namespace = Some(Arc::new(Namespace::new("t", Digest::default())));
+    config.clock = ManualClock::new().clock();
+    Disk::open(config, Idle).unwrap()
 }
 
 pub const FOREIGN: [(Layout, &str); 3] = [

@@ -28,6 +28,8 @@ pub struct Foreign {
     is_scanned: AtomicBool,
     /// The cap was agreed on: it is above the stored bytes, or may delete chunks.
     agreed: AtomicBool,
+    /// The medium failed when that was to be settled.
+    must_agree: AtomicBool,
     /// Whether a cap may delete chunks that were stored before.
     pub shrink: bool,
     /// A save found a file system without extended attributes; reported once.
@@ -53,6 +55,7 @@ impl Foreign {
             uncounted: Mutex::default(),
             is_scanned: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
+            must_agree: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
             shapes: TensorShapes::new(config.chunk_shape.clone()),
             run_config: config.vllm_run_config.clone(),
@@ -192,8 +195,17 @@ impl Foreign {
         self.is_scanned() && self.agreed.load(Ordering::Acquire)
     }
 
-    pub fn set_agreed(&self) {
-        self.agreed.store(true, Ordering::Release);
+    /// Notes whether the directory has this tier's cap now.
+    pub fn note_agreement<T>(&self, agreed: &Result<T, Error>) {
+        self.agreed.store(agreed.is_ok(), Ordering::Release);
+        let has_failed = agreed.as_ref().is_err_and(|e| e.kind() != ErrorKind::Invalid);
+        self.must_agree.store(has_failed, Ordering::Release);
+    }
+
+    /// Whether the medium failed when the cap was to be agreed on: it is tried again soon. A cap that was
+    /// refused is tried again with the next sweep.
+    pub fn must_agree(&self) -> bool {
+        self.must_agree.load(Ordering::Acquire)
     }
 
     /// Whether the sizes of all files are known, and with them the usage.
@@ -219,6 +231,9 @@ impl Foreign {
     pub fn describe(&self) -> String {
         let known = match (self.is_scanned(), self.may_evict()) {
             (false, _) => "; usage unknown and no eviction until all files were checked",
+            (_, false) if self.must_agree() => {
+                "; no eviction until the cap is in `.kvtier/manifest`, which is tried every second"
+            }
             (_, false) => {
                 "; it holds more than the cap, and nothing is evicted unless shrink allows it"
             }

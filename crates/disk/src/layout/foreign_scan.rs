@@ -21,7 +21,8 @@ use crate::use_order;
 
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;
-/// When a scan that failed is tried again first. Each failure doubles the time, up to `sweep_every`.
+/// When a scan that failed is tried again first. Each failure doubles the time, up to `sweep_every`, once
+/// eviction is allowed. Until then saves find no space in a full directory, so each comes as soon.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often a simulated process, which has no thread that a request could wake, looks for one.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -113,20 +114,30 @@ impl Rounds {
             self.listed = listed.is_ok();
             shared.report_failure(listed, "list the directory");
         }
+        let began = shared.clock.now();
         let scanned = shared.scan_foreign(foreign);
+        let took = shared.clock.elapsed(began);
         let is_counted = scanned.is_ok();
         shared.report_failure(scanned, "sweep the directory");
         shared.evict_to_cap();
         if is_counted {
             shared.evict_ledger_excess();
         }
-        self.next_after(is_counted && self.listed)
+        match is_counted && self.listed && !foreign.must_agree() {
+            true => self.after_success(),
+            false => self.after_failure(foreign.may_evict(), took),
+        }
     }
 
-    fn next_after(&mut self, has_succeeded: bool) -> Duration {
-        if has_succeeded {
-            self.retry = RETRY_AFTER;
-            return self.every;
+    fn after_success(&mut self) -> Duration {
+        self.retry = RETRY_AFTER;
+        self.every
+    }
+
+    /// At most half of the time is spent on scans that fail.
+    fn after_failure(&mut self, may_evict: bool, took: Duration) -> Duration {
+        if !may_evict {
+            return RETRY_AFTER.max(took).min(self.every);
         }
         let next = self.retry.min(self.every);
         self.retry = next * 2;
@@ -258,10 +269,11 @@ impl<M: Mover> Shared<M> {
         // `kvtier`.
         if !foreign.may_evict() && !self.data_dir.is_read_only() {
             let used = self.index().usage().used;
-            match self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink) {
-                Ok(_) => foreign.set_agreed(),
-                Err(e) if first => self.fault(e.to_string()),
-                Err(_) => {}
+            let agreed =
+                self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink);
+            foreign.note_agreement(&agreed);
+            if let (Err(e), true) = (agreed, first) {
+                self.fault(e.to_string());
             }
         }
         self.space.queue.notify();
@@ -320,6 +332,8 @@ impl<M: Mover> Shared<M> {
     }
 }
 
+#[cfg(all(test, feature = "simulate"))]
+mod first_scan_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,9 +343,23 @@ mod tests {
         let every = Duration::from_secs(5);
         let mut rounds = Rounds { every, listed: true, retry: RETRY_AFTER };
         let mut next = |succeeds: &[bool]| -> Vec<u64> {
-            succeeds.iter().map(|succeeds| rounds.next_after(*succeeds).as_secs()).collect()
+            let next = |succeeds: &bool| match succeeds {
+                true => rounds.after_success(),
+                false => rounds.after_failure(true, Duration::ZERO),
+            };
+            succeeds.iter().map(next).map(|next| next.as_secs()).collect()
         };
         assert_eq!(next(&[true, false, false, false, false, false]), [5, 1, 2, 4, 5, 5]);
         assert_eq!(next(&[true, false, true]), [5, 1, 5]);
+    }
+
+    #[test]
+    fn while_nothing_may_be_evicted_a_scan_is_tried_again_as_soon_as_it_took() {
+        let mut rounds =
+            Rounds { every: Duration::from_secs(60), listed: true, retry: RETRY_AFTER };
+        let took = [0, 0, 7, 0, 100].map(Duration::from_secs);
+        let next = took.map(|took| rounds.after_failure(false, took).as_secs());
+        assert_eq!(next, [1, 1, 7, 1, 60]);
+        assert_eq!(rounds.after_failure(true, Duration::ZERO).as_secs(), 1);
     }
 }
