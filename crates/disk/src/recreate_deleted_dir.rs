@@ -66,8 +66,7 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         *is_due = false;
-        let was_read_only = self.data_dir.is_read_only();
-        self.data_dir.set_read_only(false);
+        let was_read_only = self.data_dir.set_read_only(false);
         // A foreign layout that was read-only has agreed on no cap yet, and evicts nothing before.
         if let Some(foreign) = self.data_dir.foreign()
             && was_read_only

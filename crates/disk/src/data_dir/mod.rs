@@ -129,9 +129,10 @@ impl DataDir {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the directory can only be read.
-    pub fn set_read_only(&self, read_only: bool) {
-        if self.read_only.swap(read_only, Ordering::Relaxed) != read_only {
+    /// Notes whether the directory can only be read. Answers what was noted before.
+    pub fn set_read_only(&self, read_only: bool) -> bool {
+        let before = self.read_only.swap(read_only, Ordering::Relaxed);
+        if before != read_only {
             let now = if read_only {
                 "read-only: saves are shed"
             } else {
@@ -139,6 +140,7 @@ impl DataDir {
             };
             tracing::warn!("{} is now {now}", self.root.display());
         }
+        before
     }
 
     /// Whether files were removed when the directory was opened: those of dead processes, or others

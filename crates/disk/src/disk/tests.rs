@@ -415,7 +415,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
 /// A tier over a directory of LMCache's whose own sweep found it empty, and a file that LMCache
 /// wrote since, with its sidecar.
 pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
-    let disk = open_foreign(layout, dir);
+    let disk = open_foreign(&ManualClock::new(), layout, dir);
     let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
     while !disk.shared.data_dir.foreign().unwrap().may_evict() {
         assert!(std::time::Instant::now() < late, "it is swept");
@@ -434,11 +434,11 @@ pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std:
 }
 
 /// A tier over a directory of this layout.
-pub fn open_foreign(layout: Layout, dir: &Path) -> Disk<Idle> {
+pub fn open_foreign(time: &ManualClock, layout: Layout, dir: &Path) -> Disk<Idle> {
     let mut config = DiskConfig::new(dir, 1 << 20);
     config.layout = layout;
     config.namespace = Some(Arc::new(Namespace::new("t", Digest::default())));
-    config.clock = ManualClock::new().clock();
+    config.clock = time.clock();
     Disk::open(config, Idle).unwrap()
 }
 

@@ -26,10 +26,14 @@ pub struct Foreign {
     uncounted: Mutex<HashSet<Digest>>,
     /// The sizes of all files are known.
     is_scanned: AtomicBool,
+    /// The ledger counts them.
+    is_counted: AtomicBool,
     /// The cap was agreed on: it is above the stored bytes, or may delete chunks.
     agreed: AtomicBool,
-    /// The medium failed when that was to be settled.
-    must_agree: AtomicBool,
+    /// It was refused: it would delete chunks.
+    is_cap_refused: AtomicBool,
+    /// The medium failed when it was to be agreed on.
+    has_agreement_failed: AtomicBool,
     /// Whether a cap may delete chunks that were stored before.
     pub shrink: bool,
     /// A save found a file system without extended attributes; reported once.
@@ -54,8 +58,10 @@ impl Foreign {
             names: RwLock::default(),
             uncounted: Mutex::default(),
             is_scanned: AtomicBool::new(false),
+            is_counted: AtomicBool::new(false),
             agreed: AtomicBool::new(false),
-            must_agree: AtomicBool::new(false),
+            is_cap_refused: AtomicBool::new(false),
+            has_agreement_failed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
             shapes: TensorShapes::new(config.chunk_shape.clone()),
             run_config: config.vllm_run_config.clone(),
@@ -168,11 +174,11 @@ impl Foreign {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest);
     }
 
-    /// Whether the ledger may not count a chunk's file as it is now. Before the first scan that may be so
-    /// of all.
+    /// Whether the ledger may not count a chunk's file as it is now. Before the first scan of a directory
+    /// that can be written to that may be so of all.
     pub fn is_uncounted(&self, digest: &Digest) -> bool {
         let noted = || self.uncounted.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.is_scanned() || noted().contains(digest)
+        !self.is_counted.load(Ordering::Acquire) || noted().contains(digest)
     }
 
     /// Forgets that of one chunk, whose file is gone.
@@ -195,17 +201,20 @@ impl Foreign {
         self.is_scanned() && self.agreed.load(Ordering::Acquire)
     }
 
-    /// Notes whether the directory has this tier's cap now.
-    pub fn note_agreement<T>(&self, agreed: &Result<T, Error>) {
-        self.agreed.store(agreed.is_ok(), Ordering::Release);
-        let has_failed = agreed.as_ref().is_err_and(|e| e.kind() != ErrorKind::Invalid);
-        self.must_agree.store(has_failed, Ordering::Release);
+    /// Notes whether the directory has this tier's cap now. Answers whether that is news.
+    pub fn note_agreement<T>(&self, agreed: &Result<T, Error>) -> bool {
+        let is_refused = agreed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Invalid);
+        let has_failed = agreed.is_err() && !is_refused;
+        self.agreed.fetch_or(agreed.is_ok(), Ordering::AcqRel);
+        let was_refused = self.is_cap_refused.swap(is_refused, Ordering::AcqRel);
+        let had_failed = self.has_agreement_failed.swap(has_failed, Ordering::AcqRel);
+        (was_refused, had_failed) != (is_refused, has_failed)
     }
 
     /// Whether the medium failed when the cap was to be agreed on: it is tried again soon. A cap that was
-    /// refused is tried again with the next sweep.
+    /// refused is tried again with the next scan.
     pub fn must_agree(&self) -> bool {
-        self.must_agree.load(Ordering::Acquire)
+        self.has_agreement_failed.load(Ordering::Acquire) && !self.agreed.load(Ordering::Acquire)
     }
 
     /// Whether the sizes of all files are known, and with them the usage.
@@ -215,6 +224,11 @@ impl Foreign {
 
     pub fn set_scanned(&self) {
         self.is_scanned.store(true, Ordering::Release);
+    }
+
+    /// Notes that the ledger counts all files.
+    pub fn set_counted(&self) {
+        self.is_counted.store(true, Ordering::Release);
     }
 
     /// Notes that a save's facts could not be kept. Returns whether this is the first time.
@@ -229,15 +243,14 @@ impl Foreign {
 
     /// A summary for the operator.
     pub fn describe(&self) -> String {
-        let known = match (self.is_scanned(), self.may_evict()) {
-            (false, _) => "; usage unknown and no eviction until all files were checked",
-            (_, false) if self.must_agree() => {
-                "; no eviction until the cap is in `.kvtier/manifest`, which is tried every second"
-            }
-            (_, false) => {
-                "; it holds more than the cap, and nothing is evicted unless shrink allows it"
-            }
-            _ => "",
+        let known = if !self.is_scanned() {
+            "; usage unknown and no eviction until all files were checked"
+        } else if self.must_agree() {
+            "; no eviction until the cap can be written into the manifest"
+        } else if self.is_cap_refused.load(Ordering::Acquire) {
+            "; it holds more than the cap, and nothing is evicted unless shrink allows it"
+        } else {
+            ""
         };
         let facts = if self.keeps_no_facts() {
             "; the file system keeps no facts: loads are unverified"

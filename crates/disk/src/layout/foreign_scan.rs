@@ -21,8 +21,9 @@ use crate::use_order;
 
 /// How many chunks are entered or compared while the index is locked.
 const PAGE_CHUNKS: usize = 1024;
-/// When a scan that failed is tried again first. Each failure doubles the time, up to `sweep_every`, once
-/// eviction is allowed. Until then saves find no space in a full directory, so each comes as soon.
+/// When a scan that failed is tried again first. Each failure doubles the time, up to `sweep_every`, but
+/// not before the first scan: until then nothing is evicted, and saves find no space in a full directory.
+/// So it is with the cap that could not be agreed on.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often a simulated process, which has no thread that a request could wake, looks for one.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -36,7 +37,7 @@ pub struct ForeignScanner<M: Mover> {
 impl<M: Mover> ForeignScanner<M> {
     /// Starts the thread. `listed`: the names were listed already.
     pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
-        let rounds = Rounds { every, listed, retry: RETRY_AFTER };
+        let rounds = Rounds::new(every, listed, shared.clock.now());
         if kvtier_os::is_simulated() {
             let due = shared.clock.now();
             look_later(Arc::downgrade(shared), rounds, due, Duration::ZERO);
@@ -81,16 +82,18 @@ impl<M: Mover> fmt::Debug for ForeignScanner<M> {
 
 fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, mut rounds: Rounds) {
     let ScanRequests { request, wake } = &foreign.scan_requests;
+    let mut is_requested = false;
     loop {
-        let next = rounds.scan(shared, foreign);
+        let next = rounds.next(shared, foreign, is_requested);
         let mut requested = request.lock().unwrap_or_else(PoisonError::into_inner);
         let due = shared.clock.now() + next;
-        while !requested.stop && !std::mem::take(&mut requested.now) && shared.clock.now() < due {
+        while !requested.stop && !requested.now && shared.clock.now() < due {
             requested = shared.clock.wait_until(wake, requested, due);
         }
         if requested.stop {
             return;
         }
+        is_requested = std::mem::take(&mut requested.now);
     }
 }
 
@@ -101,31 +104,58 @@ struct Rounds {
     listed: bool,
     /// When to try again if the next scan fails.
     retry: Duration,
+    /// When the next scan is due.
+    due: Instant,
 }
 
 impl Rounds {
+    fn new(every: Duration, listed: bool, due: Instant) -> Self {
+        Rounds { every, listed, retry: RETRY_AFTER, due }
+    }
+
+    /// Does what is due. Answers after which time to come again.
+    fn next<M: Mover>(
+        &mut self,
+        shared: &Shared<M>,
+        foreign: &Foreign,
+        is_requested: bool,
+    ) -> Duration {
+        if is_requested || shared.clock.now() >= self.due {
+            let next = self.scan(shared, foreign);
+            self.due = shared.clock.now() + next;
+        } else if shared.must_agree(foreign) {
+            shared.agree_on_cap_of(foreign);
+            shared.evict_to_cap();
+            shared.evict_ledger_excess();
+        }
+        let next = self.due.saturating_duration_since(shared.clock.now());
+        if shared.must_agree(foreign) { next.min(RETRY_AFTER) } else { next }
+    }
+
     /// Scans, and evicts what is above the cap. Answers when the next scan is due.
     fn scan<M: Mover>(&mut self, shared: &Shared<M>, foreign: &Foreign) -> Duration {
         if foreign.namespace().is_none() {
             return self.every;
         }
+        let began = shared.clock.now();
         if !self.listed {
             let listed = shared.list_foreign(foreign);
             self.listed = listed.is_ok();
             shared.report_failure(listed, "list the directory");
         }
-        let began = shared.clock.now();
         let scanned = shared.scan_foreign(foreign);
-        let took = shared.clock.elapsed(began);
         let is_counted = scanned.is_ok();
         shared.report_failure(scanned, "sweep the directory");
         shared.evict_to_cap();
         if is_counted {
             shared.evict_ledger_excess();
         }
-        match is_counted && self.listed && !foreign.must_agree() {
-            true => self.after_success(),
-            false => self.after_failure(foreign.may_evict(), took),
+        if is_counted && self.listed {
+            return self.after_success();
+        }
+        match foreign.is_scanned() || shared.data_dir.is_read_only() {
+            true => self.after_failure(),
+            false => self.before_first(shared.clock.elapsed(began)),
         }
     }
 
@@ -134,14 +164,15 @@ impl Rounds {
         self.every
     }
 
-    /// At most half of the time is spent on scans that fail.
-    fn after_failure(&mut self, may_evict: bool, took: Duration) -> Duration {
-        if !may_evict {
-            return RETRY_AFTER.max(took).min(self.every);
-        }
+    fn after_failure(&mut self) -> Duration {
         let next = self.retry.min(self.every);
         self.retry = next * 2;
         next
+    }
+
+    /// After a first scan that failed: as long as it took, so that scans take half of the time at most.
+    fn before_first(&self, took: Duration) -> Duration {
+        RETRY_AFTER.max(took).min(self.every)
     }
 }
 
@@ -161,7 +192,7 @@ fn look_later<M: Mover>(
             return;
         }
         if request.now || running.clock.now() >= due {
-            let next = rounds.scan(&running, foreign);
+            let next = rounds.next(&running, foreign, request.now);
             due = running.clock.now() + next;
         }
         look_later(shared, rounds, due, LOOK_EVERY);
@@ -222,6 +253,10 @@ impl<M: Mover> Shared<M> {
     /// Checks every file: enters new chunks, drops missing ones, corrects lengths, and recounts the
     /// ledger.
     pub fn scan_foreign(&self, foreign: &Foreign) -> io::Result<()> {
+        // No file is a chunk yet. The first key requests a scan.
+        if foreign.namespace().is_none() {
+            return Ok(());
+        }
         // The thread's scan, and those that a full ledger or a missed record asks for, run one
         // after the other.
         let _one = foreign.one_scan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -257,27 +292,40 @@ impl<M: Mover> Shared<M> {
         self.forget_all_but(&seen);
         // Names of deleted files would fill the memory over time.
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
-        // Before the count, not after it: a chunk that is found during the count may be counted
-        // or not, and stays noted.
-        let uncounted = foreign.take_uncounted();
-        if !self.data_dir.is_read_only() {
+        let may_count = !self.data_dir.is_read_only();
+        if may_count {
+            // Before the count, not after it: a chunk that is found during the count may be counted
+            // or not, and stays noted.
+            let uncounted = foreign.take_uncounted();
             self.recount(true).inspect_err(|_| foreign.note_all_uncounted(uncounted))?;
+            foreign.set_counted();
         }
-        let first = !foreign.is_scanned();
         foreign.set_scanned();
         // Only now the bytes are known, so the cap is compared with them as at the start of layout
         // `kvtier`.
-        if !foreign.may_evict() && !self.data_dir.is_read_only() {
-            let used = self.index().usage().used;
-            let agreed =
-                self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink);
-            foreign.note_agreement(&agreed);
-            if let (Err(e), true) = (agreed, first) {
-                self.fault(e.to_string());
-            }
+        if may_count {
+            self.agree_on_cap_of(foreign);
         }
         self.space.queue.notify();
         Ok(())
+    }
+
+    /// Whether the medium failed when the cap was to be agreed on, and can be written to now.
+    fn must_agree(&self, foreign: &Foreign) -> bool {
+        foreign.must_agree() && !self.data_dir.is_read_only()
+    }
+
+    /// Agrees on the cap of a foreign layout, unless that was done. Before it nothing is evicted.
+    fn agree_on_cap_of(&self, foreign: &Foreign) {
+        if foreign.may_evict() {
+            return;
+        }
+        let used = self.index().usage().used;
+        let agreed = self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink);
+        if let (true, Err(e)) = (foreign.note_agreement(&agreed), agreed) {
+            self.fault(e.to_string());
+        }
+        self.space.queue.notify();
     }
 
     /// Checks one file; `false` when it is no chunk. A chunk whose facts cannot be read is entered as
@@ -340,12 +388,11 @@ mod tests {
 
     #[test]
     fn a_scan_that_fails_is_tried_again_soon_and_then_less_often() {
-        let every = Duration::from_secs(5);
-        let mut rounds = Rounds { every, listed: true, retry: RETRY_AFTER };
+        let mut rounds = Rounds::new(Duration::from_secs(5), true, Instant::now());
         let mut next = |succeeds: &[bool]| -> Vec<u64> {
             let next = |succeeds: &bool| match succeeds {
                 true => rounds.after_success(),
-                false => rounds.after_failure(true, Duration::ZERO),
+                false => rounds.after_failure(),
             };
             succeeds.iter().map(next).map(|next| next.as_secs()).collect()
         };
@@ -354,12 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_may_be_evicted_a_scan_is_tried_again_as_soon_as_it_took() {
-        let mut rounds =
-            Rounds { every: Duration::from_secs(60), listed: true, retry: RETRY_AFTER };
-        let took = [0, 0, 7, 0, 100].map(Duration::from_secs);
-        let next = took.map(|took| rounds.after_failure(false, took).as_secs());
-        assert_eq!(next, [1, 1, 7, 1, 60]);
-        assert_eq!(rounds.after_failure(true, Duration::ZERO).as_secs(), 1);
+    fn a_first_scan_is_tried_again_after_as_long_as_it_took() {
+        let rounds = Rounds::new(Duration::from_secs(60), true, Instant::now());
+        let took = [0, 1, 7, 100].map(Duration::from_secs);
+        assert_eq!(took.map(|took| rounds.before_first(took).as_secs()), [1, 1, 7, 60]);
     }
 }
