@@ -137,7 +137,6 @@ impl Rounds {
         if foreign.namespace().is_none() {
             return self.every;
         }
-        let began = shared.clock.now();
         if !self.listed {
             let listed = shared.list_foreign(foreign);
             self.listed = listed.is_ok();
@@ -155,7 +154,7 @@ impl Rounds {
         }
         match foreign.is_scanned() || shared.data_dir.is_read_only() {
             true => self.after_failure(),
-            false => self.before_first(shared.clock.elapsed(began)),
+            false => self.before_first(),
         }
     }
 
@@ -170,9 +169,9 @@ impl Rounds {
         next
     }
 
-    /// After a first scan that failed: as long as it took, so that scans take half of the time at most.
-    fn before_first(&self, took: Duration) -> Duration {
-        RETRY_AFTER.max(took).min(self.every)
+    /// Also after a first scan that took long: the medium may be fast again.
+    fn before_first(&self) -> Duration {
+        RETRY_AFTER.min(self.every)
     }
 }
 
@@ -398,12 +397,5 @@ mod tests {
         };
         assert_eq!(next(&[true, false, false, false, false, false]), [5, 1, 2, 4, 5, 5]);
         assert_eq!(next(&[true, false, true]), [5, 1, 5]);
-    }
-
-    #[test]
-    fn a_first_scan_is_tried_again_after_as_long_as_it_took() {
-        let rounds = Rounds::new(Duration::from_secs(60), true, Instant::now());
-        let took = [0, 1, 7, 100].map(Duration::from_secs);
-        assert_eq!(took.map(|took| rounds.before_first(took).as_secs()), [1, 1, 7, 60]);
     }
 }
