@@ -27,6 +27,18 @@ impl<M: Mover> Shared<M> {
         })
     }
 
+    /// The last that a save tries which is shed otherwise: compares the ledger with the directory. In a
+    /// foreign layout the process may have evicted all of its index, while others have saved: there it
+    /// scans again, however long the last scan took.
+    pub fn check_before_shed(&self) {
+        match self.data_dir.foreign() {
+            Some(_) => {
+                self.space.relist_throttle.run_needed(&self.clock, || self.reconcile());
+            }
+            None => self.check_ledger(),
+        }
+    }
+
     /// Compares the index with a listing of the directory: enters new files and drops missing ones.
     /// Returns whether that succeeded; only then are missed records settled.
     pub fn reconcile(&self) -> bool {

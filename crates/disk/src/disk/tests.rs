@@ -416,11 +416,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
 /// wrote since, with its sidecar.
 pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
     let disk = open_foreign(&ManualClock::new(), layout, dir);
-    let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
-    while !disk.shared.data_dir.foreign().unwrap().may_evict() {
-        assert!(std::time::Instant::now() < late, "it is swept");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    until_swept(&disk);
     let path = dir.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, [7; LEN]).unwrap();
@@ -431,6 +427,15 @@ pub fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std:
     let key = Key::new(Arc::clone(foreign.namespace().unwrap()), layout.key_of(name).unwrap());
     foreign.learn(&key);
     (disk, key, path)
+}
+
+/// Waits for the first sweep of its own.
+pub fn until_swept(disk: &Disk<Idle>) {
+    let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    while !disk.shared.data_dir.foreign().unwrap().may_evict() {
+        assert!(std::time::Instant::now() < late, "it is swept");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// A tier over a directory of this layout.

@@ -84,7 +84,7 @@ impl<M: Mover> SpaceReservation<M> {
             _ if self.shared.clock.now() < self.wait_until => Ok(false),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
-                self.shared.check_ledger();
+                self.shared.check_before_shed();
                 Ok(true)
             }
             _ => Err(ShedReason::Full.into()),

@@ -6,12 +6,15 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kvtier_core::ManualClock;
 use kvtier_index::{ChainPlace, Chunk};
 use kvtier_key::Digest;
 
 use super::*;
 use crate::disk::Disk;
-use crate::disk::tests::{FOREIGN, Idle, LEN, foreign, key, open, shared_of, write};
+use crate::disk::tests::{
+    FOREIGN, Idle, LEN, foreign, key, open, open_foreign, shared_of, until_swept, write,
+};
 use crate::ledger::Ledger;
 
 const CAP_BYTES: u64 = 1 << 20;
@@ -388,6 +391,30 @@ fn for_a_full_ledger_the_cheap_is_tried_before_the_expensive() {
     save.wait_until = shared.clock.now();
     let answers = [save.on_ledger_full(), save.on_ledger_full()];
     assert!(matches!(answers, [Ok(true), Err(ReserveError::Shed(ShedReason::Full))]));
+}
+
+/// The index may have nothing left to evict.
+#[test]
+fn before_a_save_is_shed_a_foreign_directory_is_scanned_soon_after_a_scan_that_was_slow() {
+    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let disk = open_foreign(&time, FOREIGN[0].0, dir.path());
+    until_swept(&disk);
+    let shared = shared_of(&disk);
+    let slow_scan = || {
+        time.advance(Duration::from_secs(7));
+        true
+    };
+    assert!(shared.space.relist_throttle.run(&shared.clock, slow_scan));
+    fs::write(dir.path().join(FOREIGN[0].1), [7; LEN]).unwrap();
+    let full = |after_s| {
+        time.advance(Duration::from_secs(after_s));
+        let until = shared.clock.now();
+        let mut save = SpaceReservation::new(shared, ReserveRequest::new(BYTES), SIZE, until);
+        save.attempts.refused = 1;
+        assert!(save.on_ledger_full().is_ok_and(|again| again));
+        shared.index().usage().entries
+    };
+    assert_eq!([full(0), full(1)], [0, 1]);
 }
 
 #[test]
