@@ -107,6 +107,12 @@ impl Error {
         self.with_source(Cause { cause: cause.into(), next_step: next_step.into() })
     }
 
+    /// The error and all its causes in one line, for logs and status texts.
+    pub fn report(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+
     /// What the caller can do next.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -212,5 +218,6 @@ mod tests {
         let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
         let texts: Vec<_> = causes.map(ToString::to_string).collect();
         assert_eq!(texts, ["cannot read it", "outer; check the path", "inner"]);
+        assert_eq!(error.report(), "cannot read it: outer; check the path: inner");
     }
 }

@@ -399,6 +399,8 @@ mod corrupt_file_tests;
 mod cut_file_tests;
 #[cfg(test)]
 mod event_tests;
+#[cfg(all(test, feature = "simulate"))]
+mod fault_tests;
 #[cfg(test)]
 mod foreign_load_tests;
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl<M: Mover> Shared<M> {
         // The tier runs on with the manifest that it read; others could not open the directory.
         if let Err(e) = self.data_dir.repair_manifest() {
             let own = self.data_dir.own();
-            self.failed(&format!("cannot repair {}", own.display()), &std::io::Error::other(e));
+            self.failed(&format!("cannot repair {}", own.display()), &io::Error::other(e));
         }
         true
     }

@@ -219,7 +219,7 @@ impl<M: Mover> Shared<M> {
                 Err(e.with_op("save").with_key(*key.digest()))
             }
             Err(e) => {
-                self.fault(format!("cannot note the geometry of chunks: {e}"));
+                self.fault(format!("cannot note the geometry of chunks: {}", e.report()));
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -303,7 +303,9 @@ impl<M: Mover> Shared<M> {
     /// Counts a failed system call. An error of a read-only file system is noted as a state instead.
     pub fn failed(&self, what: &str, e: &io::Error) {
         if !self.note_read_only(e) {
-            self.fault(format!("{what}: {e}"));
+            let causes = std::iter::successors(std::error::Error::source(e), |e| e.source());
+            let what = format!("{what}: {e}");
+            self.fault(causes.fold(what, |what, cause| format!("{what}: {cause}")));
         }
     }
 

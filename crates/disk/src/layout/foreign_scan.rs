@@ -322,7 +322,7 @@ impl<M: Mover> Shared<M> {
         let used = self.index().usage().used;
         let agreed = self.data_dir.agree_on_cap(self.limits.capacity_bytes, used, foreign.shrink);
         if let (true, Err(e)) = (foreign.note_agreement(&agreed), agreed) {
-            self.fault(e.to_string());
+            self.fault(e.report());
         }
         self.space.queue.notify();
     }

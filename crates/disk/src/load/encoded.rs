@@ -101,7 +101,7 @@ impl<M: Mover> LoadOp<M> {
             // The file is good: loads into host memory need less, and hit.
             Err(NoEncodingMemory::Failed(error)) if self.is_far() => {
                 drop((token, reading, file));
-                self.shared.last_fault.set(format!("load: {error}"));
+                self.shared.last_fault.set(format!("load: {}", error.report()));
                 self.miss(MissReason::Codec);
             }
             // Another process may have the memory for it, and this one after a restart: the file stays,
@@ -109,7 +109,7 @@ impl<M: Mover> LoadOp<M> {
             Err(NoEncodingMemory::TooLarge(error)) => {
                 drop((token, reading, file));
                 let key = self.op.key.digest();
-                self.shared.last_fault.set(format!("load: {key}: {error}"));
+                self.shared.last_fault.set(format!("load: {key}: {}", error.report()));
                 self.miss(MissReason::TooLarge);
             }
             Err(NoEncodingMemory::Failed(error)) => {

@@ -154,6 +154,9 @@ impl<M: Mover> Saving<M> {
     }
 
     fn end_refused(self, error: Error) {
+        if error.kind() == ErrorKind::Io {
+            self.shared.fault(format!("save: {}", error.report()));
+        }
         let error = error.with_op("save").with_tier(self.shared.caps.name.clone());
         let error = self.key().map_or_else(already_ended, |key| error.with_key(*key.digest()));
         self.end(Err(error));

@@ -117,6 +117,7 @@ fn a_cap_that_cannot_be_written_is_tried_again_every_second_without_a_scan() {
     write_chunks(dir.path(), 3);
     let mut tier = Tier::open(dir.path());
     assert_eq!(tier.round(Fails::Manifest), RETRY_AFTER);
+    assert!(shared_of(&tier.disk).last_fault.get().unwrap().contains("os error 5"));
     let counted = tier.generation();
     for _ in 0..5 {
         assert_eq!(tier.round(Fails::Manifest), RETRY_AFTER);
