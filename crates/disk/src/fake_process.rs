@@ -6,27 +6,42 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use kvtier_os::simulated::{self, Call, Entered, Identity, Job, KnownName, Name, Process};
+use kvtier_os::simulated::{
+    self, Arrived, Call, Entered, Identity, Job, KnownName, Name, Process, Write,
+};
 
 /// Calls `before` for each call of this thread until the guard is dropped.
 pub fn enter(before: impl Fn(Call<'_>) -> Result<(), nix::Error> + 'static) -> Entered {
-    let (began, slept) = (Instant::now(), Cell::default());
-    simulated::enter(Rc::new(FakeProcess { before, began, slept }))
+    enter_with_writes(before, |write| write.bytes.len())
 }
 
-struct FakeProcess<F> {
+/// The same, and of a write as many bytes arrive as `written` answers.
+pub fn enter_with_writes(
+    before: impl Fn(Call<'_>) -> Result<(), nix::Error> + 'static,
+    written: impl Fn(Write<'_>) -> usize + 'static,
+) -> Entered {
+    let (began, slept) = (Instant::now(), Cell::default());
+    simulated::enter(Rc::new(FakeProcess { before, written, began, slept }))
+}
+
+struct FakeProcess<F, W> {
     before: F,
+    written: W,
     began: Instant,
     slept: Cell<Duration>,
 }
 
-impl<F> fmt::Debug for FakeProcess<F> {
+impl<F, W> fmt::Debug for FakeProcess<F, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FakeProcess")
     }
 }
 
-impl<F: Fn(Call<'_>) -> Result<(), nix::Error>> Process for FakeProcess<F> {
+impl<F, W> Process for FakeProcess<F, W>
+where
+    F: Fn(Call<'_>) -> Result<(), nix::Error>,
+    W: Fn(Write<'_>) -> usize,
+{
     fn before(&self, call: Call<'_>) -> Result<(), nix::Error> {
         (self.before)(call)
     }
@@ -35,8 +50,8 @@ impl<F: Fn(Call<'_>) -> Result<(), nix::Error>> Process for FakeProcess<F> {
 
     fn failed(&self, _: Call<'_>, _: nix::Error) {}
 
-    fn written(&self, _: usize) -> Option<(usize, nix::Error)> {
-        None
+    fn written(&self, write: Write<'_>) -> Arrived {
+        Arrived { bytes: (self.written)(write), error: None }
     }
 
     fn read_len(&self, bytes: usize) -> usize {

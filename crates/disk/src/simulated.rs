@@ -1,4 +1,4 @@
-//! What a simulation looks at beside the status: how long the queues of a tier are.
+//! What a simulation looks at beside the status: how long the queues of a tier are, and its earlier faults.
 
 use kvtier_core::QueueLength;
 
@@ -7,6 +7,11 @@ use crate::disk::Disk;
 use crate::mover::Mover;
 
 impl<M: Mover> Disk<M> {
+    /// Each fault that the status has named as the last one.
+    pub fn faults(&self) -> Vec<String> {
+        self.shared().last_fault.all()
+    }
+
     /// The lengths of its queues.
     pub fn queues(&self) -> Vec<QueueLength> {
         let (shared, gate) = (self.shared(), self.gate_stats());

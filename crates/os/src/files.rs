@@ -52,9 +52,8 @@ pub fn syncfs(file: impl AsFd) -> nix::Result<()> {
 pub fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(feature = "simulate")]
     if let Some(process) = crate::simulated::current() {
-        let mut to = &*file;
         let write = Write { file: file.as_fd(), at: None, bytes };
-        return crate::simulated::write(&*process, write, |part| to.write_all(part));
+        return crate::simulated::write_all(&*process, write, |part, _| (&*file).write_all(part));
     }
     file.write_all(bytes)
 }
@@ -65,8 +64,7 @@ pub fn write(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
     #[cfg(feature = "simulate")]
     if let Some(process) = crate::simulated::current() {
         let write = Write { file: file.as_fd(), at: None, bytes };
-        let written = crate::simulated::write(&*process, write, |part| file.write_all(part));
-        return written.map(|()| bytes.len());
+        return crate::simulated::write(&*process, write, |part| file.write_all(part));
     }
     file.write(bytes)
 }
@@ -77,7 +75,9 @@ pub fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     #[cfg(feature = "simulate")]
     if let Some(process) = crate::simulated::current() {
         let write = Write { file: file.as_fd(), at: Some(at), bytes };
-        return crate::simulated::write(&*process, write, |part| file.write_all_at(part, at));
+        return crate::simulated::write_all(&*process, write, |part, from| {
+            file.write_all_at(part, from.unwrap_or(at))
+        });
     }
     file.write_all_at(bytes, at)
 }

@@ -19,6 +19,15 @@ pub struct KnownName {
     pub inode: u64,
 }
 
+/// What of a write arrives at the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrived {
+    /// This many of its bytes. Fewer than it has without an error are a short write.
+    pub bytes: usize,
+    /// The error that it is answered with.
+    pub error: Option<nix::Error>,
+}
+
 /// What a simulated process runs later.
 pub type Job = Box<dyn FnOnce() + Send>;
 
@@ -36,8 +45,8 @@ pub trait Process: Debug {
     /// The call was made, and failed with this error.
     fn failed(&self, call: Call<'_>, error: nix::Error);
 
-    /// How many of these bytes a write brings to the file before it fails; `None` for all.
-    fn written(&self, bytes: usize) -> Option<(usize, nix::Error)>;
+    /// What of a write arrives.
+    fn written(&self, write: Write<'_>) -> Arrived;
 
     /// How many of these bytes a read answers at most.
     fn read_len(&self, bytes: usize) -> usize;
@@ -121,22 +130,42 @@ impl Failure for io::Error {
     }
 }
 
-/// Makes a write, of which the process may let a part of the bytes arrive before it fails.
+/// Makes one write, of which the process may let a part arrive. Answers how many bytes did.
 pub(crate) fn write(
     process: &dyn Process,
     write: Write<'_>,
     make: impl FnOnce(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+) -> io::Result<usize> {
     process.before(Call::Write(write))?;
-    let torn = process.written(write.bytes.len());
-    let len = torn.map_or(write.bytes.len(), |(len, _)| len.min(write.bytes.len()));
-    let part = &write.bytes[..len];
+    let arrived = process.written(write);
+    let part = &write.bytes[..arrived.bytes.min(write.bytes.len())];
     let made = make(part);
     // One that failed may have written a part too.
     process.after(Call::Write(Write { bytes: part, ..write }));
-    let made = made.and(torn.map_or(Ok(()), |(_, error)| Err(error.into())));
+    let made = made.and(arrived.error.map_or(Ok(part.len()), |error| Err(error.into())));
     if let Err(error) = &made {
         process.failed(Call::Write(write), error.number());
     }
     made
+}
+
+/// Makes writes until all bytes arrived or one fails.
+pub(crate) fn write_all(
+    process: &dyn Process,
+    write: Write<'_>,
+    make: impl Fn(&[u8], Option<u64>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut done = 0;
+    loop {
+        let at = write.at.map(|at| at + done as u64);
+        let rest = Write { at, bytes: &write.bytes[done..], ..write };
+        let arrived = self::write(process, rest, |part| make(part, at))?;
+        done += arrived;
+        if done >= write.bytes.len() {
+            return Ok(());
+        }
+        if arrived == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+    }
 }

@@ -164,6 +164,26 @@ fn a_reader_that_a_whole_segment_escaped_has_missed_something() {
     assert_eq!(read_and_settle(&reader), (vec![record(4)], true));
 }
 
+/// The file system takes a part of a batch and answers no error: the records wait and are appended again. Who reads
+/// in between does not take the part for all.
+#[cfg(feature = "simulate")]
+#[test]
+fn a_batch_that_arrives_in_part_is_appended_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let time = ManualClock::new();
+    ChangeLog::create(dir.path(), &time.clock()).unwrap();
+    let [writer, reader] = [(); 2].map(|()| ChangeLog::open(dir.path(), true, &time.clock()));
+    let cut = crate::fake_process::enter_with_writes(|_| Ok(()), |write| write.bytes.len() - 1);
+    writer.append(record(0));
+    assert_eq!(writer.flush().unwrap_err().kind(), Io::WriteZero);
+    assert!(writer.pending_records().0 > 0);
+    assert_eq!(read_and_settle(&reader), (vec![], false));
+    drop(cut);
+    writer.flush().unwrap();
+    assert_eq!(writer.pending_records().0, 0);
+    assert_eq!(read_and_settle(&reader), (vec![record(0)], true), "a listing follows");
+}
+
 #[test]
 fn a_torn_batch_is_missed_when_another_follows_or_it_stays_torn_or_its_segment_ends() {
     let dir = tempfile::tempdir().unwrap();

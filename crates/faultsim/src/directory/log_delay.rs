@@ -33,10 +33,15 @@ impl LogDelay {
     /// Whether the log may lack a change of this moment for a reader that begins then.
     pub fn may_lack(&self, changed: Duration, began: Duration) -> bool {
         self.0.iter().any(|failing| {
-            let is_late = changed + WRITTEN_WITHIN >= failing.since;
-            is_late && failing.until.is_none_or(|until| began < until + LOGGED_WITHIN)
+            let was_due = changed + WRITTEN_WITHIN >= failing.since;
+            was_due && failing.until.is_none_or(|until| began < until + LOGGED_WITHIN)
         })
     }
+}
+
+/// The same, where one batch did not arrive at a moment.
+pub fn may_lack_batch(failed: Duration, changed: Duration, began: Duration) -> bool {
+    LogDelay(vec![Failing { since: failed, until: Some(failed) }]).may_lack(changed, began)
 }
 
 #[cfg(test)]
@@ -59,5 +64,7 @@ mod tests {
         assert!(delay.may_lack(s(12), s(21)) && !delay.may_lack(s(12), s(22)));
         delay.set_failing(true, s(40));
         assert!(!delay.may_lack(s(12), s(41)) && delay.may_lack(s(33), s(41)));
+        assert!(may_lack_batch(s(10), s(3), s(11)) && may_lack_batch(s(10), s(12), s(11)));
+        assert!(!may_lack_batch(s(10), s(2), s(11)) && !may_lack_batch(s(10), s(3), s(12)));
     }
 }

@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, HashSet, btree_map};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use kvtier_os::simulated::{Call, KnownName, Name, Write as Written};
+use kvtier_os::simulated::{Arrived, Call, KnownName, Name, Write as Written};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, fstat};
 
@@ -77,6 +78,8 @@ struct MediumState {
     faults: Faults,
     /// The most bytes that chunks may have.
     quota_bytes: Option<u64>,
+    /// When batches of the change log arrived in part.
+    cut_batches: Vec<Duration>,
     /// A call changed something since that was asked last, or failed at it.
     is_changed: bool,
     /// What the ledger counted when it was read last.
@@ -100,8 +103,8 @@ pub struct Faults {
     pub slow_names: Duration,
     /// None of these calls ends.
     pub names_hang: bool,
-    /// Half of the reads answer fewer bytes than the file has.
-    pub short_reads: bool,
+    /// Half of the reads and writes move fewer bytes than they could, without an error.
+    pub short_transfers: bool,
 }
 
 impl Faults {
@@ -137,6 +140,7 @@ impl Medium {
             durable_attributes: BTreeMap::new(),
             faults: Faults::default(),
             quota_bytes: None,
+            cut_batches: Vec::new(),
             is_changed: true,
             counted: None,
         };
@@ -305,21 +309,43 @@ impl Medium {
 
     /// How many of these bytes a read answers at most.
     pub fn read_len(&self, world: &World, bytes: usize) -> usize {
-        match self.faults().short_reads && world.below(2) == 0 {
-            true => 1 + world.below(bytes as u64) as usize,
-            false => bytes,
-        }
+        self.short_len(world, bytes).unwrap_or(bytes)
     }
 
-    /// How many bytes of a write arrive before it fails; `None` for all.
-    pub fn torn(&self, world: &World, bytes: usize) -> Option<(usize, nix::Error)> {
-        let faults = self.faults();
+    /// What of a write arrives.
+    pub fn arrived(&self, world: &World, write: Written<'_>) -> Arrived {
+        let (faults, bytes) = (self.faults(), write.bytes.len());
         let chance = if faults.is_full { 300 } else { faults.errors_per_mille };
-        if chance == 0 || world.below(1000) >= chance {
-            return None;
+        if chance > 0 && world.below(1000) < chance {
+            let error = if faults.is_full { nix::Error::ENOSPC } else { nix::Error::EIO };
+            return Arrived { bytes: world.below(bytes as u64) as usize, error: Some(error) };
         }
-        let error = if faults.is_full { nix::Error::ENOSPC } else { nix::Error::EIO };
-        Some((world.below(bytes as u64) as usize, error))
+        let arrives = self.short_len(world, bytes).unwrap_or(bytes);
+        if arrives < bytes && self.is_change_log(write.file) {
+            self.lock().cut_batches.push(world.elapsed());
+        }
+        Arrived { bytes: arrives, error: None }
+    }
+
+    /// When batches of the change log arrived in part, without an error.
+    pub fn cut_batches(&self) -> Vec<Duration> {
+        self.lock().cut_batches.clone()
+    }
+
+    /// Whether an open file is a segment of the change log, and has a name still.
+    fn is_change_log(&self, file: BorrowedFd<'_>) -> bool {
+        let Ok(file) = fstat(file) else { return false };
+        let is_segment = |(path, entry): (&Path, Entry)| {
+            entry == Entry::File(file.st_ino)
+                && path.as_os_str().as_bytes().starts_with(b".kvtier/changes.")
+        };
+        self.lock().names.iter().any(is_segment)
+    }
+
+    /// How many of these bytes a call moves that moves too few: one at least.
+    fn short_len(&self, world: &World, bytes: usize) -> Option<usize> {
+        let is_short = self.faults().short_transfers && world.below(2) == 0;
+        is_short.then(|| 1 + world.below(bytes as u64) as usize)
     }
 
     /// Notes a call that succeeded. Returns the names that it has.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kvtier_core::TimeSource;
-use kvtier_os::simulated::{Call, Identity, Job, KnownName, Name, Process};
+use kvtier_os::simulated::{Arrived, Call, Identity, Job, KnownName, Name, Process, Write};
 
 use super::chunk_files::ChunkFiles;
 use super::device::HANG_STEP;
@@ -266,8 +266,8 @@ impl Process for OnStack {
         self.record().failed(call, error);
     }
 
-    fn written(&self, bytes: usize) -> Option<(usize, nix::Error)> {
-        self.0.medium.torn(&self.0.world, bytes)
+    fn written(&self, write: Write<'_>) -> Arrived {
+        self.0.medium.arrived(&self.0.world, write)
     }
 
     fn read_len(&self, bytes: usize) -> usize {

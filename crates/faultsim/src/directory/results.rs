@@ -11,6 +11,7 @@ use kvtier_core::{
 use super::callers::{Callers, Held};
 use super::chunk_files::{ChunkFiles, HeldFile};
 use super::expected::Expected;
+use super::log_delay::may_lack_batch;
 use super::setup::SWEEP_EVERY;
 use crate::fleet::model::RemoveBegun;
 
@@ -59,7 +60,13 @@ impl Callers {
             self.shared.is_well(began) && began > changed.max(calm_since) + LISTED_WITHIN;
         let must_list = is_foreign
             || self.shared.is_log_doubtful.load(Ordering::Relaxed)
-            || self.shared.log_delay().may_lack(changed, began);
+            || self.shared.log_delay().may_lack(changed, began)
+            || self
+                .shared
+                .medium
+                .cut_batches()
+                .iter()
+                .any(|at| may_lack_batch(*at, changed, began));
         self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
     }
 
@@ -119,8 +126,14 @@ impl Callers {
             return;
         }
         let reasons = self.tier.status().reasons;
-        if !reasons.iter().any(|reason| reason.starts_with("last fault: ")) {
-            let what = format!("{} failed and says no fault: {reasons:?}", self.process.name());
+        // Another fault may have come after it, and the status has the last one.
+        let (cause, faults) = (first_cause(error), self.tier.faults());
+        let is_named = reasons.iter().any(|reason| reason.starts_with("last fault: "))
+            && faults.iter().any(|fault| fault.contains(&cause));
+        if !is_named {
+            let name = self.process.name();
+            let what =
+                format!("an operation of {name} failed, {error:?}; faults {faults:?}, {reasons:?}");
             self.shared.world.finding("status", what);
         }
     }
@@ -254,4 +267,13 @@ fn short<T: std::fmt::Debug>(result: &Result<T, Error>) -> String {
         Ok(good) => format!("{good:?}"),
         Err(e) => format!("{:?}", e.kind()),
     }
+}
+
+/// What the system answered that failed an operation.
+fn first_cause(error: &Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }

@@ -97,7 +97,7 @@ impl Faults {
             }
             2 => faults.slow = between_ms(rng, 1, 300),
             3 => faults.hangs = true,
-            4 => faults.short_reads = true,
+            4 => faults.short_transfers = true,
             5 if can_wait => faults.slow_names = between_ms(rng, 1, 50),
             6 => faults.names_hang = true,
             _ => {}
@@ -121,7 +121,7 @@ impl fmt::Display for Faults {
             Faults { slow_names, .. } if !slow_names.is_zero() => {
                 write!(f, "renames, deletes, locks and listings take {slow_names:?} longer")
             }
-            Faults { short_reads: true, .. } => write!(f, "reads answer fewer bytes"),
+            Faults { short_transfers: true, .. } => write!(f, "reads and writes move fewer bytes"),
             Faults { slow, .. } => write!(f, "transfers take {slow:?} longer"),
         }
     }
@@ -159,7 +159,7 @@ mod tests {
         let kinds: [fn(&Faults) -> bool; 5] = [
             |faults| faults.errors_on_reads,
             |faults| faults.hangs,
-            |faults| faults.short_reads,
+            |faults| faults.short_transfers,
             |faults| faults.names_hang,
             |faults| !faults.slow_names.is_zero(),
         ];

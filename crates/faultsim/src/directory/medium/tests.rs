@@ -65,7 +65,7 @@ fn is_right(medium: &Medium) {
 }
 
 /// Runs this as a process of a simulation.
-fn as_process(journal: Journal, what: fn(&Medium)) {
+fn as_process(journal: Journal, what: fn(&Medium)) -> Arc<World> {
     let world = Arc::new(World::with_own_time(7, false));
     let medium = Arc::new(Medium::new(journal).unwrap());
     let process = Arc::new(SimProcess::new(1, 0, &world, &medium));
@@ -74,6 +74,7 @@ fn as_process(journal: Journal, what: fn(&Medium)) {
     while !running.has_ended() {
         running.go_on();
     }
+    world
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn short_reads_are_gone_on_with() {
             kvtier_os::open(File::options().read(true).write(true).create_new(true), &at).unwrap();
         let bytes: Vec<u8> = (0..200).collect();
         kvtier_os::write_all(&mut file, &bytes).unwrap();
-        medium.set_faults(Faults { short_reads: true, ..Faults::default() });
+        medium.set_faults(Faults { short_transfers: true, ..Faults::default() });
         for _ in 0..50 {
             let mut into = [0; 300];
             assert_eq!(kvtier_os::read_at_least(&file, &mut into, 10, 300).unwrap(), 190);
@@ -215,6 +216,38 @@ fn short_reads_are_gone_on_with() {
             assert!((20..=190).contains(&got), "{got}");
         }
     });
+}
+
+/// Writes that take fewer bytes without an error are gone on with, each part as a call of its own. A single write
+/// answers how many it took, and of those of the change log the medium keeps the time.
+#[test]
+fn short_writes_are_gone_on_with() {
+    let world = as_process(Journal::Ordered, |medium| {
+        let at = medium.root().join("chunk");
+        let mut file = kvtier_os::open(File::options().append(true).create_new(true), &at).unwrap();
+        kvtier_os::create_dir(medium.root().join(".kvtier")).unwrap();
+        let log = medium.root().join(".kvtier/changes.1");
+        let log = kvtier_os::open(File::options().append(true).create_new(true), log).unwrap();
+        medium.set_faults(Faults { short_transfers: true, ..Faults::default() });
+        let bytes: Vec<u8> = (0..200).collect();
+        (0..30).for_each(|_| kvtier_os::write_all(&mut file, &bytes).unwrap());
+        assert_eq!(fs::read(&at).unwrap(), bytes.repeat(30));
+        drop(file);
+        let file = kvtier_os::open(File::options().write(true), &at).unwrap();
+        for n in 0..30 {
+            kvtier_os::write_all_at(&file, &bytes[n..], 100 * n as u64).unwrap();
+            assert_eq!(fs::read(&at).unwrap()[100 * n..][..200 - n], bytes[n..]);
+        }
+        is_right(medium);
+        assert!(medium.cut_batches().is_empty());
+        let taken: Vec<usize> = (0..30).map(|_| kvtier_os::write(&log, &bytes).unwrap()).collect();
+        let short = taken.iter().filter(|taken| **taken < 200).count();
+        assert!((5..25).contains(&short) && !taken.contains(&0), "{taken:?}");
+        assert_eq!(medium.cut_batches().len(), short);
+        is_right(medium);
+    });
+    let events = world.lock().events;
+    assert!(events > 90 + 30, "{events}: each write that went on is another call");
 }
 
 /// Without a journal too, where nothing but a sync of their directory makes names durable.
