@@ -32,16 +32,21 @@ impl LogDelay {
 
     /// Whether the log may lack a change of this moment for a reader that begins then.
     pub fn may_lack(&self, changed: Duration, began: Duration) -> bool {
-        self.0.iter().any(|failing| {
-            let was_due = changed + WRITTEN_WITHIN >= failing.since;
-            was_due && failing.until.is_none_or(|until| began < until + LOGGED_WITHIN)
-        })
+        self.0.iter().any(|failing| failing.may_delay(changed, began))
     }
 }
 
-/// The same, where one batch did not arrive at a moment.
+impl Failing {
+    /// Whether a change of this moment may be in the log later than a reader that begins then.
+    fn may_delay(&self, changed: Duration, began: Duration) -> bool {
+        let was_due = changed + WRITTEN_WITHIN >= self.since;
+        was_due && self.until.is_none_or(|until| began < until + LOGGED_WITHIN)
+    }
+}
+
+/// As [`LogDelay::may_lack`], where one batch did not arrive at a moment.
 pub fn may_lack_batch(failed: Duration, changed: Duration, began: Duration) -> bool {
-    LogDelay(vec![Failing { since: failed, until: Some(failed) }]).may_lack(changed, began)
+    Failing { since: failed, until: Some(failed) }.may_delay(changed, began)
 }
 
 #[cfg(test)]

@@ -58,15 +58,11 @@ impl Callers {
         let calm_since = self.shared.calm_since().filter(|_| is_foreign).unwrap_or_default();
         let is_listed =
             self.shared.is_well(began) && began > changed.max(calm_since) + LISTED_WITHIN;
+        let cut_batches = self.shared.medium.cut_batches();
         let must_list = is_foreign
             || self.shared.is_log_doubtful.load(Ordering::Relaxed)
             || self.shared.log_delay().may_lack(changed, began)
-            || self
-                .shared
-                .medium
-                .cut_batches()
-                .iter()
-                .any(|at| may_lack_batch(*at, changed, began));
+            || cut_batches.iter().any(|at| may_lack_batch(*at, changed, began));
         self.shared.chunk_files.is_deleted_outside(n) || (must_list && !is_listed)
     }
 
